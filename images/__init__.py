@@ -1,0 +1,1 @@
+"""What sandboxes run: build recipes, and the lock that names each image by its digest."""
