@@ -36,9 +36,7 @@ def _armed(spec: str) -> tuple[str, int]:
     name, _, nth = spec.partition(":")
     if name not in CRASH_POINTS or (nth and (not nth.isdigit() or int(nth) < 1)):
         known = ", ".join(CRASH_POINTS)
-        raise SystemExit(
-            f"PATCHYARD_CRASH={spec}: no such crash point; use NAME or NAME:NTH with one of {known}"
-        )
+        raise SystemExit(f"PATCHYARD_CRASH={spec}: no such crash point; use NAME or NAME:NTH with one of {known}")
     return name, int(nth or 1)
 
 

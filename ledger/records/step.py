@@ -25,7 +25,8 @@ class Claim(Record):
     `fence` grows with every claim of the step; `attempt` counts the tries. `cancelling` says that the job was cancelled
     while a former attempt may have left something: prove that it is gone, then complete with `cancelled_by_user`.
     `remaining_ms` is the time left until the job's deadline. `free` is what the account has left for exploration
-    (`reserve`, kept for verification, is not in it).
+    (`reserve`, kept for verification, is not in it), `held` is what this claim holds. `model_state` is what the agent's
+    model wants to remember between calls (a replay's position).
     """
 
     step_id: int
@@ -41,7 +42,9 @@ class Claim(Record):
     head_tree: str
     input: dict[str, Any]
     free: Amounts
+    held: Amounts = Amounts()
     reserve: Amounts
+    model_state: dict[str, Any] = {}
     deadline_at: datetime
     remaining_ms: int
     cancelling: bool = False
@@ -87,6 +90,7 @@ class Completion(Record):
     events: tuple[Event, ...] = ()
     action_id: str | None = None
     receipt: dict[str, Any] | None = None
+    model_state: dict[str, Any] | None = None
     verdict: dict[str, Any] | None = None
     patch_sha256: str | None = None
     files_changed: int | None = None
