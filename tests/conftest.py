@@ -1,0 +1,9 @@
+"""Fixtures of the whole suite: real servers and a real engine, started when a test asks for one."""
+
+from __future__ import annotations
+
+import importlib.util
+
+pytest_plugins = ["tests.fixtures.stack"]
+if importlib.util.find_spec("tests.fixtures.engine") is not None:
+    pytest_plugins.append("tests.fixtures.engine")
