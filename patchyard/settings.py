@@ -1,0 +1,200 @@
+"""The settings: from the environment (`PATCHYARD_*`), else from `patchyard.toml` in the working folder, else a default.
+
+Each value's source is known, so that `patchyard doctor` can say why something is as it is, and a bad value is one
+line that names the variable or the file and key. Secrets are masked wherever settings are shown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from ledger.errors import BadInput
+
+PREFIX = "PATCHYARD_"
+FILE = "patchyard.toml"
+DOCKER_HOST = "DOCKER_HOST"  # the engine's own variable, taken where none of ours says otherwise
+_DATABASE_SCHEMES = ("postgresql", "postgres")
+_BROKER_SCHEMES = ("redis", "rediss", "unix")
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path.expanduser()))
+
+
+LocalPath = Annotated[Path, AfterValidator(_absolute)]
+
+
+class Settings(BaseSettings):
+    """All settings; the names are the public contract's, in lower case and without the prefix."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        toml_file=FILE,
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+    )
+
+    home: LocalPath = Field(Path(".patchyard"), description="folder of the local stack's state")
+    database_url: str | None = Field(None, description="a PostgreSQL of your own; without it one is started")
+    broker_url: str | None = Field(None, description="a Redis or Valkey of your own; without it one is started")
+    docker_host: str | None = Field(
+        default_factory=lambda: os.environ.get(DOCKER_HOST) or None,
+        description="the container engine's address; without it DOCKER_HOST, else what is found here",
+    )
+    sandbox_backend: Literal["auto", "docker", "oci", "kubernetes"] = Field("auto", description="what runs sandboxes")
+    sandbox_runtime: str | None = Field(None, description="the OCI runtime by its name in the engine, such as runsc")
+    sandbox_slots: int = Field(
+        default_factory=lambda: max(2, os.cpu_count() or 1),
+        ge=1,
+        le=1000,
+        description="sandboxes at once on this machine",
+    )
+    decide_slots: int = Field(8, ge=1, le=1000, description="model calls at once on this machine")
+    publish_slots: int = Field(2, ge=1, le=1000, description="publications at once on this machine")
+    lease_seconds: float = Field(60, ge=1, le=86_400, description="how long a claim lasts without a sign of life")
+    images_lock: LocalPath = Field(
+        Path(__file__).resolve().parent.parent / "images" / "lock.toml",
+        description="the lock file that names images by digest",
+    )
+    api_token: SecretStr | None = Field(None, description="the bearer token of the HTTP API")
+    otlp_endpoint: str | None = Field(None, description="where traces go, if anywhere")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what the services log")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @field_validator("database_url")
+    @classmethod
+    def _a_postgresql_url(cls, value: str | None) -> str | None:
+        return _with_scheme(value, _DATABASE_SCHEMES)
+
+    @field_validator("broker_url")
+    @classmethod
+    def _a_redis_url(cls, value: str | None) -> str | None:
+        return _with_scheme(value, _BROKER_SCHEMES)
+
+    def environment(self, *names: str) -> dict[str, str]:
+        """The settings `names` as variables, for a service that gets these and no others."""
+        values = {name: getattr(self, name) for name in names}
+        return {PREFIX + name.upper(): _plain(value) for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class SettingShown:
+    """One setting for people: its value with secrets masked, and where it came from."""
+
+    name: str
+    value: str
+    source: str
+    purpose: str
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """The settings of this process; `overrides` win over every source. Raises `BadInput` with one line."""
+    try:
+        return Settings(**overrides)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"not TOML: {error}", where=FILE, remedy="mend the file or remove it") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot be read: {error}", where=FILE, remedy="mend the file or remove it") from None
+    except ValidationError as error:
+        raise _one_line(error, set(overrides)) from None
+
+
+def show_settings(settings: Settings) -> list[SettingShown]:
+    """Every setting with its source, secrets masked."""
+    in_file = _file_keys()
+    shown = []
+    for name, field in Settings.model_fields.items():
+        source = _variable_set(name) or (f"{FILE}: {name}" if name in in_file else "default")
+        if name == "docker_host" and source == "default" and os.environ.get(DOCKER_HOST):
+            source = DOCKER_HOST
+        value = masked(name, getattr(settings, name))
+        shown.append(SettingShown(PREFIX + name.upper(), value, source, field.description or ""))
+    return shown
+
+
+def masked(name: str, value: object) -> str:
+    """A value as it may be shown: no password of a URL, nothing of a token."""
+    if value is None:
+        return ""
+    if isinstance(value, SecretStr):
+        return "********"
+    text = _plain(value)
+    return masked_url(text) if name.endswith(("_url", "_host", "_endpoint")) else text
+
+
+def masked_url(url: str) -> str:
+    """`url` without its password, wherever URLs of PostgreSQL and Redis may carry one."""
+    url = re.sub(r"(://[^:/@]*:).*@", r"\1********@", url)
+    return re.sub(r"([?&](?:password|sslpassword|token)=)[^&]*", r"\1********", url, flags=re.IGNORECASE)
+
+
+def _plain(value: object) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+
+def _with_scheme(value: str | None, schemes: tuple[str, ...]) -> str | None:
+    if value is not None and value.partition("://")[0] not in schemes:
+        raise ValueError(f"should start with {schemes[0]}://")
+    return value
+
+
+def _variable_set(name: str) -> str | None:
+    """The variable that sets `name`. Names are matched without regard to case, as the loader does."""
+    given = {key.upper(): key for key, value in os.environ.items() if value}
+    return given.get(PREFIX + name.upper())
+
+
+def _file_keys() -> set[str]:
+    path = Path(FILE)
+    return set(tomllib.loads(path.read_text())) if path.is_file() else set()
+
+
+def _one_line(error: ValidationError, overridden: set[str]) -> BadInput:
+    """The first problem as `where: what; remedy`; the rest shows once this one is mended."""
+    problem = error.errors(include_url=False, include_context=False)[0]
+    key = str(problem["loc"][0]) if problem["loc"] else ""
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, Settings.model_fields, n=1)
+        remedy = f"did you mean {near[0]}?" if near else "known: " + ", ".join(Settings.model_fields)
+        return BadInput("unknown setting", where=f"{FILE}: {key}", remedy=remedy)
+    variable = None if key in overridden else _variable_set(key)
+    what = problem["msg"].removeprefix("Value error, ")
+    what = what[0].lower() + what[1:]
+    if key != "api_token":
+        what += f" (it is {masked(key, problem['input'])!r})"
+    if variable:
+        return BadInput(what, where=variable, remedy="set it right or unset it")
+    where = key if key in overridden else f"{FILE}: {key}"
+    return BadInput(what, where=where, remedy="mend it")
