@@ -22,8 +22,9 @@ QUEUE_OF: dict[StepKind, Queue] = {
 class Claim(Record):
     """A lease on one step: with it, and only until `lease_expires_at`, the step may be completed.
 
-    `fence` grows with every claim of the step; `attempt` counts the tries. `cancelling` says that the job was cancelled
-    while a former attempt may have left something: prove that it is gone, then complete with `cancelled_by_user`.
+    `fence` grows with every claim of the step; `attempt` counts the tries. `cancelling` says that the job has to
+    end (it was cancelled, or is out of time, budget or attempts) while a former attempt may have left something: prove
+    that it is gone, then complete with `end=end_with`.
     `remaining_ms` is the time left until the job's deadline. `free` is what the account has left for exploration
     (`reserve`, kept for verification, is not in it), `held` is what this claim holds. `model_state` is what the agent's
     model wants to remember between calls (a replay's position).
@@ -48,6 +49,7 @@ class Claim(Record):
     deadline_at: datetime
     remaining_ms: int
     cancelling: bool = False
+    end_with: Reason = "cancelled_by_user"
 
 
 class NextStep(Record):

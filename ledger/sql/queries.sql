@@ -1,0 +1,144 @@
+-- Named statements that Python runs. One block each: "-- name: NAME", then the statement.
+
+-- name: lease_step
+SELECT * FROM ledger.lease_step(%(step)s, %(owner)s, make_interval(secs => %(seconds)s), %(queues)s, %(max_attempts)s)
+
+-- name: hold
+SELECT ledger.hold(%(step)s, %(fence)s, %(wanted)s::ledger.amounts, %(from_reserve)s)
+
+-- name: refuse_claim
+SELECT ledger.refuse_claim(%(step)s, %(resource)s)
+
+-- name: renew_leases
+SELECT * FROM ledger.renew_leases(%(ids)s, %(fences)s, make_interval(secs => %(seconds)s))
+
+-- name: complete_step
+SELECT * FROM ledger.complete_step(
+    %(step)s, %(fence)s, %(outcome)s, %(took)s::ledger.amounts,
+    %(next_kind)s, %(next_input)s, make_interval(secs => %(next_delay)s), %(end_reason)s, %(new_state)s,
+    %(old_head)s, %(new_head)s, %(packs)s::text[], %(told)s, %(action)s, %(receipt)s,
+    %(model_state)s, %(verdict)s, %(patch)s, %(changed)s)
+
+-- name: completed_by
+-- Whether this lease completed its step, and the step that followed it.
+SELECT s.state, n.id AS next_id, n.queue AS next_queue
+FROM ledger.steps s
+LEFT JOIN ledger.steps n ON n.agent_id = s.agent_id AND n.seq = s.seq + 1 AND n.state = 'ready' AND n.attempt = 0
+WHERE s.id = %(step)s AND s.fence = %(fence)s AND s.state = 'done'
+
+-- name: give_back
+SELECT ledger.give_back(
+    %(step)s, %(fence)s, %(why)s, make_interval(secs => %(delay)s), %(took)s::ledger.amounts, %(model_state)s,
+    %(exhausted)s, %(max_attempts)s, %(told)s)
+
+-- name: given_back_by
+SELECT 1 FROM ledger.steps
+WHERE id = %(step)s AND fence = %(fence)s AND state IN ('ready', 'failed', 'cancelled') AND result ? 'given_back'
+
+-- name: expired_steps
+SELECT id FROM ledger.steps WHERE state = 'leased' AND lease_expires_at <= ledger.now()
+ORDER BY lease_expires_at LIMIT %(amount)s
+
+-- name: expire_step
+SELECT ledger.expire_step(%(step)s, %(max_attempts)s) AS expired
+
+-- name: open_batches
+-- Batches with jobs that wait, and how many of their jobs are active now.
+SELECT b.id, b.weight, b.max_parallel,
+       (SELECT count(*) FROM ledger.jobs a
+        WHERE a.batch_id = b.id AND a.admitted_at IS NOT NULL AND a.finished_at IS NULL) AS active
+FROM ledger.batches b
+WHERE b.finished_at IS NULL
+  AND EXISTS (SELECT FROM ledger.jobs w WHERE w.batch_id = b.id AND w.admitted_at IS NULL AND w.state = 'queued')
+ORDER BY b.id
+
+-- name: close_batches
+UPDATE ledger.batches b SET finished_at = ledger.now()
+WHERE b.finished_at IS NULL
+  AND NOT EXISTS (SELECT FROM ledger.jobs j WHERE j.batch_id = b.id AND j.finished_at IS NULL)
+
+-- name: count_active
+SELECT count(*) AS active FROM ledger.jobs WHERE admitted_at IS NOT NULL AND finished_at IS NULL
+
+-- name: admit
+SELECT * FROM ledger.admit(%(batch)s, %(amount)s)
+
+-- name: offer_ready
+SELECT * FROM ledger.offer_ready(%(amount)s, make_interval(secs => %(stale)s))
+
+-- name: put_object
+INSERT INTO ledger.objects (sha256, kind, size, compressed, data, created_at)
+VALUES (%(sha256)s, %(kind)s, %(size)s, %(compressed)s, %(data)s, ledger.now())
+ON CONFLICT (sha256) DO NOTHING
+
+-- name: get_object
+SELECT compressed, data FROM ledger.objects WHERE sha256 = %(sha256)s
+
+-- name: has_object
+SELECT EXISTS (SELECT FROM ledger.objects WHERE sha256 = %(sha256)s) AS found
+
+-- name: packs_of
+SELECT sha256 FROM ledger.packs WHERE agent_id = %(agent)s ORDER BY seq
+
+-- name: find_evidence
+SELECT run FROM ledger.evidence WHERE key = %(key)s
+
+-- name: record_evidence
+INSERT INTO ledger.evidence (key, run, job_id, created_at)
+SELECT %(key)s, %(run)s, s.job_id, ledger.now() FROM ledger.held_step(%(step)s, %(fence)s) s
+ON CONFLICT (key) DO NOTHING
+
+-- name: intend
+SELECT * FROM ledger.intend(
+    %(step)s, %(fence)s, %(action)s, %(tool)s, %(arguments)s, %(effect)s, %(before)s, %(after)s)
+
+-- name: register_sandbox
+SELECT ledger.register_sandbox(%(step)s, %(fence)s, %(name)s, %(host)s, %(image)s)
+
+-- name: mark_sandbox
+UPDATE ledger.sandboxes SET state = %(state)s, evidence = evidence || %(evidence)s,
+    removed_at = CASE WHEN %(state)s = 'removed' THEN ledger.now() END
+WHERE name = %(name)s AND state <> 'removed'
+
+-- name: live_sandboxes
+SELECT s.name, s.job_id, s.step_id, s.fence, s.engine_host, s.image, s.state, s.evidence, s.registered_at,
+       EXISTS (SELECT FROM ledger.steps t WHERE t.id = s.step_id AND t.fence = s.fence AND t.state = 'leased'
+               AND t.lease_expires_at > ledger.now()) AS lease_live
+FROM ledger.sandboxes s
+WHERE s.state <> 'removed'
+  AND (%(step)s::bigint IS NULL OR s.step_id = %(step)s)
+  AND (%(job)s::bigint IS NULL OR s.job_id = %(job)s)
+ORDER BY s.registered_at
+
+-- name: append_events
+SELECT ledger.append_events(s.job_id, s.agent_id, s.id, %(told)s) FROM ledger.held_step(%(step)s, %(fence)s) s
+
+-- name: read_events
+SELECT job_id, seq, at, kind, agent_id, step_id, body, encode(prev_hash, 'hex') AS prev_hash,
+       encode(hash, 'hex') AS hash
+FROM ledger.events WHERE job_id = %(job)s AND seq > %(after)s ORDER BY seq LIMIT %(amount)s
+
+-- name: broken_links
+-- Events whose hash, or whose link to the one before, is not what it should be; and a head that is not the last event.
+SELECT seq FROM (
+    SELECT seq, hash, prev_hash, lag(hash, 1, sha256(convert_to('job ' || job_id, 'UTF8'))) OVER w AS before,
+           lag(seq, 1, 0) OVER w AS seq_before,
+           ledger.event_hash(prev_hash, job_id, seq, at, kind, agent_id, step_id, body) AS right_hash
+    FROM ledger.events WHERE job_id = %(job)s WINDOW w AS (ORDER BY seq)
+) e WHERE hash <> right_hash OR prev_hash <> before OR seq <> seq_before + 1
+UNION ALL
+SELECT c.seq FROM ledger.chains c WHERE c.job_id = %(job)s AND NOT EXISTS (
+    SELECT FROM ledger.events e WHERE e.job_id = c.job_id AND e.seq = c.seq AND e.hash = c.hash)
+
+-- name: request_cancel
+SELECT ledger.request_cancel(%(job)s, %(by)s) AS outcome
+
+-- name: unfinished_jobs
+SELECT id FROM ledger.jobs WHERE batch_id = %(batch)s AND finished_at IS NULL ORDER BY id
+
+-- name: try_lead
+SELECT pg_try_advisory_lock(4711, 1) AS leading
+
+-- name: still_leading
+SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 4711 AND objid = 1
+               AND pid = pg_backend_pid() AND granted) AS leading

@@ -1,0 +1,205 @@
+"""Leases on steps: claimed with a fence, renewed while work goes on, ended by exactly one write.
+
+Every write here says `step, fence, leased, not expired` in the statement itself; a worker that was paused past its
+lease changes nothing and gets `LeaseLost`. A write whose commit had an unknown outcome may simply be repeated: it asks
+the ledger first whether it is in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+from psycopg.rows import DictRow
+
+from ledger.connect import Connection, Database, amounts_literal, json_or_none, parse_amounts, run
+from ledger.errors import BudgetExhausted, LeaseLost
+from ledger.faults import crash_point
+from ledger.objects import store_object
+from ledger.records.budget import Amounts
+from ledger.records.job import JobSpec, Reason
+from ledger.records.step import QUEUE_OF, Claim, Completion, Event, Offer, Queue
+from ledger.storable import storable
+
+MAX_ATTEMPTS = 5
+ALL_QUEUES: tuple[Queue, ...] = ("decide", "sandbox", "publish")
+
+Renewed = Literal["kept", "lost", "cancel"]
+
+
+def claim_step(
+    db: Database,
+    step_id: int,
+    *,
+    owner: str,
+    lease_seconds: float,
+    estimate: Callable[[Claim], Amounts],
+    queues: Sequence[Queue] = ALL_QUEUES,
+) -> Claim | None:
+    """Takes the lease of a ready step and holds what `estimate` says it may cost, in one transaction.
+
+    None when there is nothing to do for this worker: unknown, not ready, not due, another queue's, or the job was
+    ended by this very claim (deadline, budget, attempts, cancel). `estimate` must be pure and quick.
+    """
+    try:
+        with db.transaction() as connection:
+            rows = run(
+                connection,
+                "lease_step",
+                step=step_id,
+                owner=owner,
+                seconds=lease_seconds,
+                queues=list(queues),
+                max_attempts=MAX_ATTEMPTS,
+            )
+            if not rows:
+                return None
+            return _with_hold(connection, _claim(step_id, rows[0]), estimate)
+    except BudgetExhausted as short:
+        db.run("refuse_claim", step=step_id, resource=short.resource)
+        return None
+
+
+def _claim(step_id: int, row: DictRow) -> Claim:
+    free, reserve = parse_amounts(row.pop("free")), parse_amounts(row.pop("reserve"))
+    kept = reserve.at_most(free)
+    ending: Reason | None = row.pop("ending")
+    return Claim(
+        step_id=step_id,
+        job=JobSpec.model_validate(row.pop("spec")),
+        free=free - kept,
+        reserve=kept,
+        cancelling=ending is not None,
+        end_with=ending or "cancelled_by_user",
+        **row,
+    )
+
+
+def _with_hold(connection: Connection, claim: Claim, estimate: Callable[[Claim], Amounts]) -> Claim:
+    if claim.cancelling:
+        return claim
+    wanted = estimate(claim)
+    if wanted == Amounts():
+        return claim
+    from_reserve = claim.kind == "verify" and claim.input.get("on") == "head"
+    run(
+        connection,
+        "hold",
+        step=claim.step_id,
+        fence=claim.fence,
+        wanted=amounts_literal(wanted),
+        from_reserve=from_reserve,
+    )
+    return claim.model_copy(update={"held": wanted})
+
+
+def renew_leases(db: Database, held: Sequence[tuple[int, int]], lease_seconds: float) -> dict[int, Renewed]:
+    """Prolongs leases, given as (step id, fence). `cancel` is kept too, but its job was cancelled."""
+    if not held:
+        return {}
+    rows = db.run(
+        "renew_leases",
+        ids=[step for step, _ in held],
+        fences=[fence for _, fence in held],
+        seconds=lease_seconds,
+    )
+    kept: dict[int, Renewed] = {row["step_id"]: "cancel" if row["cancelling"] else "kept" for row in rows}
+    return {step: kept.get(step, "lost") for step, _ in held}
+
+
+def complete_step(db: Database, claim: Claim, completion: Completion) -> Offer | None:
+    """Writes the outcome of a step, settles its hold and adds the step that follows, in one transaction.
+
+    Returns the offer of the next step, which the caller sends, or None when the job ended or the step is delayed.
+    LeaseLost if the lease is gone, HeadMoved if the head is not the claim's. Repeated after success it returns the
+    same.
+    """
+    if (completion.next is None) == (completion.end is None):
+        raise ValueError("a completion has either a next step or an end")
+    try:
+        with db.transaction() as connection:
+            packs = [store_object(connection, new.kind, new.data) for new in completion.objects if new.kind == "pack"]
+            for new in completion.objects:
+                if new.kind != "pack":
+                    store_object(connection, new.kind, new.data)
+            rows = run(connection, "complete_step", **_completion_arguments(claim, completion, packs))
+            crash_point("complete.before_commit")
+    except LeaseLost:
+        return _completed_before(db, claim)
+    crash_point("complete.after_commit")
+    return Offer(step_id=rows[0]["step_id"], queue=rows[0]["queue"]) if rows else None
+
+
+def _completed_before(db: Database, claim: Claim) -> Offer | None:
+    rows = db.run("completed_by", step=claim.step_id, fence=claim.fence)
+    if not rows:
+        raise LeaseLost
+    if rows[0]["next_id"] is None:
+        return None
+    return Offer(step_id=rows[0]["next_id"], queue=rows[0]["next_queue"])
+
+
+def _completion_arguments(claim: Claim, completion: Completion, packs: list[str]) -> dict[str, Any]:
+    follows = completion.next
+    return {
+        "step": claim.step_id,
+        "fence": claim.fence,
+        "outcome": storable(completion.result),
+        "took": amounts_literal(completion.spent),
+        "next_kind": follows.kind if follows else None,
+        "next_input": storable(follows.input) if follows else None,
+        "next_delay": follows.delay_seconds if follows else 0,
+        "end_reason": completion.end,
+        "new_state": completion.job_state,
+        "old_head": claim.head_tree,
+        "new_head": completion.head_tree,
+        "packs": packs,
+        "told": event_array(completion.events),
+        "action": completion.action_id,
+        "receipt": storable(completion.receipt or {}) if completion.action_id else None,
+        "model_state": json_or_none(completion.model_state),
+        "verdict": storable(completion.verdict) if completion.verdict is not None else None,
+        "patch": completion.patch_sha256,
+        "changed": completion.files_changed,
+    }
+
+
+def event_array(events: Iterable[Event]) -> Any:
+    """Events as the JSON array that the engine appends."""
+    return storable([{"kind": event.kind, "body": event.body} for event in events])
+
+
+def give_back(
+    db: Database,
+    claim: Claim,
+    *,
+    why: str,
+    delay_seconds: float,
+    spent: Amounts = Amounts(),  # noqa: B008  (frozen)
+    model_state: dict[str, Any] | None = None,
+    exhausted: Reason = "too_many_attempts",
+    events: Sequence[Event] = (),
+) -> None:
+    """Makes a step ready again after `delay_seconds`; with its last attempt used up, the job ends with `exhausted`.
+
+    LeaseLost if the lease is gone; repeated after success it does nothing.
+    """
+    try:
+        db.run(
+            "give_back",
+            step=claim.step_id,
+            fence=claim.fence,
+            why=storable(why).obj,
+            delay=delay_seconds,
+            took=amounts_literal(spent),
+            model_state=json_or_none(model_state),
+            exhausted=exhausted,
+            max_attempts=MAX_ATTEMPTS,
+            told=event_array(events),
+        )
+    except LeaseLost:
+        if not db.run("given_back_by", step=claim.step_id, fence=claim.fence):
+            raise
+
+
+__all__ = ["MAX_ATTEMPTS", "QUEUE_OF", "claim_step", "complete_step", "give_back", "renew_leases"]
