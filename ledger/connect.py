@@ -39,11 +39,14 @@ class Database:
 
     def __init__(self, url: str, *, name: str = "patchyard", pool_max: int = 4) -> None:
         """`url` in libpq's form. Nothing is connected before the first transaction."""
-        self.url = url
-        self._pool: ConnectionPool[Connection] = ConnectionPool(
-            url,
+        self.url, self._name, self._pool_max = url, name, pool_max
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> ConnectionPool[Connection]:
+        return ConnectionPool(
+            self.url,
             kwargs={
-                "application_name": name,
+                "application_name": self._name,
                 "row_factory": dict_row,
                 "connect_timeout": CONNECT_SECONDS,
                 "keepalives_idle": 30,
@@ -51,12 +54,12 @@ class Database:
             },
             connection_class=psycopg.Connection[DictRow],
             min_size=0,
-            max_size=pool_max,
+            max_size=self._pool_max,
             timeout=CONNECT_SECONDS,
             reconnect_timeout=1,
             check=ConnectionPool.check_connection,
             open=False,
-            name=name,
+            name=self._name,
         )
 
     def __enter__(self) -> Self:
@@ -68,6 +71,11 @@ class Database:
     def close(self) -> None:
         """Closes every connection. The database can't be used afterwards."""
         self._pool.close()
+
+    def reconnect(self) -> None:
+        """Lets every connection go; the next transaction opens a new one (and sees new settings of the database)."""
+        self._pool.close()
+        self._pool = self._new_pool()
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

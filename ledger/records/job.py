@@ -6,7 +6,7 @@ is a digest, the base is a commit and a tree.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -77,6 +77,8 @@ def state_of(reason: Reason) -> JobState:
 
 class Tests(Record):
     """The job's own tests: a command, the JUnit report it writes (absolute path in the sandbox), its time limit."""
+
+    __test__: ClassVar[bool] = False  # not a test class for pytest
 
     command: Argv
     report: str = "/tmp/report.xml"  # noqa: S108  (a path inside the sandbox)

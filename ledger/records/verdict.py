@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ledger.records.base import Record
 from ledger.records.job import Reason
@@ -15,6 +15,8 @@ class TestRun(Record):
 
     `report` is `ok`, or why it can't be used. `tests` maps test ids to outcomes and is empty where there is no report.
     """
+
+    __test__: ClassVar[bool] = False  # not a test class for pytest
 
     evidence_key: str
     reused: bool = False
