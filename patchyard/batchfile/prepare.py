@@ -1,0 +1,104 @@
+"""From stated jobs to jobs that any worker can do: everything looked up, everything checked, nothing written.
+
+A mistake in one job does not hide the next one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from ledger.errors import BadInput
+from ledger.records.job import BatchSpec
+from patchyard.batchfile.located import line_of
+from patchyard.batchfile.lookups import Finder, Lookups
+from patchyard.batchfile.problems import Problems, quoted
+from patchyard.batchfile.read import BatchFile, Entry
+from patchyard.batchfile.resolve import Resolution
+from patchyard.batchfile.spool import Spool
+from patchyard.batchfile.stated import StatedJob, check, merge
+
+
+@dataclass
+class Prepared:
+    """A batch ready for submission. Close it when done."""
+
+    spec: BatchSpec
+    spool: Spool
+    remarks: tuple[str, ...]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.spool.__exit__(kind, value, tb)
+
+
+def prepare(batch: BatchFile, finder: Finder) -> Prepared:
+    """Checks and looks up every job of the batch. Raises BadInput, or BadBatch for several mistakes."""
+    spool, problems = Spool(), Problems()
+    lookups = Lookups(finder, spool)
+    try:
+        preparation = _Preparation(batch, lookups, spool, problems)
+        for entry in batch.entries(problems):
+            preparation.take(entry)
+            if problems.full:
+                break
+        if not problems and not spool.jobs:
+            where = batch.default_where(1) if isinstance(batch.jobs, list) else f"{batch.jobs}:1"
+            problems.add(BadInput("there are no jobs", where=where, remedy="write at least one"))
+        problems.raise_any()
+    except BaseException:
+        spool.__exit__(None, None, None)
+        raise
+    return Prepared(batch.spec, spool, tuple(lookups.remarks))
+
+
+class _Preparation:
+    """The jobs of one batch, one at a time, in turn."""
+
+    def __init__(self, batch: BatchFile, lookups: Lookups, spool: Spool, problems: Problems) -> None:
+        self._batch, self._lookups, self._spool, self._problems = batch, lookups, spool, problems
+        self._ids: dict[str, str] = {}
+
+    def take(self, entry: Entry) -> None:
+        """Checks one job and spools it if nothing is wrong with it."""
+        self._note_id(entry)
+        merged = merge(self._batch.defaults, entry.stated)
+        if (
+            entry.foreign
+            and "acceptance" not in entry.stated
+            and "fail_to_pass" not in (merged.get("acceptance") or {})
+        ):
+            merged.pop("acceptance", None)  # the defaults say how to run hidden tests, and this instance has none
+        job = check(
+            StatedJob,
+            merged,
+            lambda loc: self._own_place(entry, loc),
+            self._problems,
+        )
+        if job is None:
+            return
+        spec = Resolution(self._batch, entry, job, self._lookups, self._problems).spec()
+        if spec is not None:
+            self._spool.add(spec)
+
+    def _note_id(self, entry: Entry) -> None:
+        job_id = entry.stated.get("id")
+        if not isinstance(job_id, str):
+            return
+        place = entry.where(line_of(entry.stated, ("id",), entry.stated.line)[0])
+        first = self._ids.setdefault(job_id, place)
+        if first is not place:
+            what = f"job id {quoted(job_id)} is taken by {first}"
+            self._problems.add(BadInput(what, where=place, remedy="give each job an id of its own"))
+
+    def _own_place(self, entry: Entry, loc: Sequence[str | int]) -> str | None:
+        """Where a mistake stands; None if it is in the defaults, whose mistakes were reported before any job's."""
+        line, found = line_of(entry.stated, loc, entry.stated.line)
+        return entry.where(line) if found or not self._in_defaults(loc) else None
+
+    def _in_defaults(self, loc: Sequence[str | int]) -> bool:
+        return line_of(self._batch.defaults, loc, 0)[1] == len(loc)

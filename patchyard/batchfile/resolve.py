@@ -1,0 +1,214 @@
+"""One job that is well-formed: what its words stand for, such that any worker on any host can do it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ledger.errors import BadInput
+from ledger.records.job import Acceptance, JobSpec, Publish, Tests
+from patchyard.batchfile.instances import fill
+from patchyard.batchfile.located import line_of
+from patchyard.batchfile.lookups import Found, FoundBase, Lookups
+from patchyard.batchfile.problems import Problems, quoted
+from patchyard.batchfile.read import BatchFile, Entry
+from patchyard.batchfile.stated import StatedAcceptance, StatedJob
+from runners.workspace.errors import CommitMissing
+
+_MODELS = ("replay",)
+_LATER_MODELS = ("openai", "anthropic")
+_LATER_STRATEGIES = ("best_of", "plan_patch_review")
+_LATER_TARGETS = ("branch", "pull_request")
+_LATER = "not available in this version"
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def place(batch: BatchFile, entry: Entry, loc: Sequence[str | int]) -> str:
+    """Where a field stands: in the job, else in the defaults, else where the job starts."""
+    line, found = line_of(entry.stated, loc, entry.stated.line)
+    default_line, in_defaults = line_of(batch.defaults, loc, batch.defaults.line)
+    return batch.default_where(default_line) if in_defaults > found else entry.where(line)
+
+
+class Resolution:
+    """One job that is well-formed: what its words stand for."""
+
+    def __init__(self, batch: BatchFile, entry: Entry, job: StatedJob, lookups: Lookups, problems: Problems) -> None:
+        self._batch, self._entry, self._job = batch, entry, job
+        self._lookups, self._problems = lookups, problems
+        self._names = {"id": job.id, "batch": batch.spec.name}
+        self._wrong = False
+
+    def spec(self) -> JobSpec | None:
+        """The job resolved, or None with its mistakes reported."""
+        job = self._job
+        self._check_choices()
+        model, replay = self._model()
+        image = self._look_up(("image",), lambda: self._lookups.image(job.image))
+        tests = self._tests()
+        acceptance = self._acceptance()
+        base = self._base()
+        if base is not None and acceptance is not None and self._entry.test_patch and not self._wrong:
+            acceptance = self._with_test_patch(acceptance, base, self._entry.test_patch)
+        if self._wrong or base is None or image is None or model is None:
+            return None
+        spec = JobSpec(
+            key=job.id,
+            source=base.source,
+            base_commit=base.commit,
+            base_tree=base.tree,
+            issue=job.issue,
+            image=image.digest,
+            image_name=image.name,
+            model=model,
+            model_options=job.model_options,
+            replay_sha256=replay,
+            budget=job.budget,
+            tests=tests,
+            acceptance=acceptance,
+            limits=job.limits,
+            writable=job.writable,
+            protected=job.protected,
+            approvals=job.approvals,
+            publish=Publish(),
+            priority=job.priority,
+        )
+        return self._storable(spec)
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def _report(self, what: str, loc: Sequence[str | int], remedy: str) -> None:
+        self._wrong = True
+        self._problems.add(BadInput(what, where=place(self._batch, self._entry, loc), remedy=remedy))
+
+    def _look_up(self, loc: Sequence[str | int], look_up: Callable[[], Found]) -> Found | None:
+        """The result, or None with the mistake reported at `loc`."""
+        try:
+            return look_up()
+        except BadInput as problem:
+            if problem.where:  # it knows its own file and line
+                self._wrong = True
+                self._problems.add(problem)
+            else:
+                self._report(problem.what, loc, problem.remedy)
+            return None
+
+    def _filled(self, text: str, field: str, loc: Sequence[str | int]) -> str | None:
+        return self._look_up(loc, lambda: fill(text, self._names, field, ""))
+
+    def _base(self) -> FoundBase | None:
+        repo = self._filled(self._job.repo, "repo", ("repo",))
+        if repo is None:
+            return None
+        try:
+            return self._lookups.base(repo, self._job.base)
+        except CommitMissing as problem:
+            self._report(problem.what, ("base",), problem.remedy)
+        except BadInput as problem:
+            self._report(problem.what, ("repo",), problem.remedy)
+        return None
+
+    def _check_choices(self) -> None:
+        job = self._job
+        if job.strategy != "single":
+            name = next(iter(job.strategy), "") if isinstance(job.strategy, dict) else str(job.strategy)
+            self._refuse_choice("strategy", ("strategy",), name, _LATER_STRATEGIES, "single")
+        if job.publish.to != "patch":
+            self._refuse_choice("publish.to", ("publish", "to"), job.publish.to, _LATER_TARGETS, "patch")
+        for name, globs in (("writable", job.writable), ("protected", job.protected)):
+            for index, glob in enumerate(globs):
+                if ".." in glob.split("/") or not glob.strip():
+                    what = f"{name} has the pattern {quoted(glob)}"
+                    self._report(what, (name, index), "write a pattern of paths below the repository's root")
+
+    def _refuse_choice(self, field: str, loc: Sequence[str], chosen: str, later: Sequence[str], instead: str) -> None:
+        name = chosen.partition(":")[0]
+        what = f"{field} {quoted(chosen)} is {_LATER if name in later else 'unknown'}"
+        self._report(what, loc, f"write {instead}, or remove the field")
+
+    def _model(self) -> tuple[str | None, str | None]:
+        """The model's name and, for a replay, its SHA-256."""
+        model = self._filled(self._job.model, "model", ("model",))
+        if model is None:
+            return None, None
+        kind, colon, rest = model.partition(":")
+        if kind in _LATER_MODELS:
+            self._report(f"the model {quoted(model)} is {_LATER}", ("model",), "use replay:PATH")
+        elif kind not in _MODELS or not colon:
+            self._report(f"unknown model {quoted(model)}", ("model",), "use replay:PATH")
+        elif not rest:
+            self._report("the model names no replay file", ("model",), "write replay:PATH")
+        else:
+            file = self._batch.folder / rest
+            shown = str(Path(self._batch.file).parent / rest)
+            sha256 = self._look_up(("model",), lambda: self._lookups.replay(file, shown))
+            return model, sha256
+        return None, None
+
+    def _tests(self) -> Tests | None:
+        tests = self._job.tests
+        if tests is not None:
+            self._check_report(tests.report, ("tests", "report"))
+        elif self._job.acceptance is None:
+            what = "neither tests nor acceptance is given: nothing could verify a patch"
+            self._report(what, (), "give tests.command, or acceptance with fail_to_pass")
+        return tests
+
+    def _check_report(self, report: str, loc: Sequence[str | int]) -> None:
+        if not report.startswith("/") or ".." in report.split("/") or report.endswith("/"):
+            what = f"{'.'.join(map(str, loc))} {quoted(report)} is not an absolute path of a file"
+            self._report(what, loc, "write it as /tmp/report.xml")
+
+    def _acceptance(self) -> Acceptance | None:
+        """The acceptance with its files; what it leaves out is as in the job's tests."""
+        stated, tests = self._job.acceptance, self._job.tests
+        if stated is None:
+            if self._entry.test_patch:
+                what = "test_patch without FAIL_TO_PASS: nothing says which tests must pass"
+                self._report(what, ("id",), "add FAIL_TO_PASS, or remove test_patch")
+            return None
+        run = tests.model_dump() if tests else {}
+        run |= stated.model_dump(include={"command", "report", "timeout_seconds"}, exclude_none=True)
+        if "command" not in run:
+            what = "acceptance.command is missing, and there are no tests to take it from"
+            self._report(what, ("acceptance",), "give acceptance.command")
+            return None
+        both = sorted(set(stated.fail_to_pass) & set(stated.pass_to_pass))
+        if both:
+            what = f"{quoted(both[0])} is in fail_to_pass and in pass_to_pass"
+            self._report(what, ("acceptance", "pass_to_pass"), "a test is red on the base or it is not")
+        acceptance = Acceptance(
+            **run,
+            files_sha256=self._acceptance_files(stated),
+            fail_to_pass=stated.fail_to_pass,
+            pass_to_pass=stated.pass_to_pass,
+            red_on_base=stated.red_on_base,
+        )
+        self._check_report(acceptance.report, ("acceptance", "report"))
+        return acceptance
+
+    def _acceptance_files(self, stated: StatedAcceptance) -> str | None:
+        loc = ("acceptance", "files")
+        if stated.files is None:
+            return None
+        files = self._filled(stated.files, "acceptance.files", loc)
+        if files is None:
+            return None
+        if ".." in Path(files).parts:
+            self._report(f"acceptance.files {quoted(files)} has '..' in it", loc, "keep them below the batch file")
+            return None
+        return self._look_up(loc, lambda: self._lookups.overlay(self._batch.folder / files))
+
+    def _with_test_patch(self, acceptance: Acceptance, base: FoundBase, patch: str) -> Acceptance | None:
+        if acceptance.files_sha256 is not None:
+            self._report("both acceptance.files and test_patch", ("acceptance", "files"), "remove one of the two")
+            return None
+        sha256 = self._look_up(("id",), lambda: self._lookups.patched_files(base, patch))
+        return acceptance.model_copy(update={"files_sha256": sha256})
+
+    def _storable(self, spec: JobSpec) -> JobSpec | None:
+        if _NUL.search(spec.model_dump_json()):
+            self._report("a text of the job has a NUL character", (), "remove it")
+            return None
+        return spec
