@@ -44,6 +44,11 @@ _SETTINGS = {
 }
 
 
+def database_url(password: str, port: int, database: str = DATABASE) -> str:
+    """The URL of a database of an embedded server."""
+    return f"postgresql://{ROLE}:{password}@{LOOPBACK}:{port}/{database}"
+
+
 @dataclass(frozen=True)
 class PostgresServer:
     """One cluster in `folder`/data. `durable=False` gives up fsync, for databases that nobody needs tomorrow."""
@@ -60,7 +65,7 @@ class PostgresServer:
         return self.folder / "data"
 
     def url(self, database: str = DATABASE) -> str:
-        return f"postgresql://{ROLE}:{self.password}@{LOOPBACK}:{self.port}/{database}"
+        return database_url(self.password, self.port, database)
 
     def argv(self) -> list[str]:
         """The foreground command; it logs on stderr."""

@@ -21,6 +21,11 @@ from patchyard.local.ports import LOOPBACK
 STOP_SIGNAL = signal.SIGTERM
 
 
+def broker_url(password: str, port: int, database: int = 0) -> str:
+    """The URL of an embedded broker."""
+    return f"redis://:{password}@{LOOPBACK}:{port}/{database}"
+
+
 @dataclass(frozen=True)
 class ValkeyServer:
     """One server that keeps its files in `folder`."""
@@ -37,7 +42,7 @@ class ValkeyServer:
         return self.folder / "valkey.conf"
 
     def url(self, database: int = 0) -> str:
-        return f"redis://:{self.password}@{LOOPBACK}:{self.port}/{database}"
+        return broker_url(self.password, self.port, database)
 
     def argv(self) -> list[str]:
         """The foreground command; it logs on stdout. The password is in the file, not here."""
