@@ -1,0 +1,46 @@
+# The commands of the README. `make demo` and `make test` set up all that is missing and say so before they do.
+SHELL := /bin/bash
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+
+.PHONY: demo test check bench lock clean
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## What can be made here
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/' | expand -t 16
+
+$(VENV)/.runtime: requirements.txt pyproject.toml .ci/prepare
+	@.ci/prepare python requirements.txt && touch $@
+
+$(VENV)/.dev: requirements-dev.txt pyproject.toml .ci/prepare
+	@.ci/prepare python requirements-dev.txt && touch $@ $(VENV)/.runtime
+
+demo: $(VENV)/.runtime ## Runs examples/batch.yaml end to end, prints the results; exit status of patchyard run
+	@.ci/prepare system
+	@$(VENV)/bin/patchyard run examples/batch.yaml --out out/demo --down --build-images
+
+test: $(VENV)/.dev ## Runs the whole test suite on real servers and containers
+	@.ci/prepare system
+	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.dev ## ruff, mypy (strict), import-linter
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+
+bench: $(VENV)/.dev ## Measures side by side with what one would use instead; results under bench/results
+	@.ci/prepare system
+	@$(PYTHON) -m bench.batch --jobs 100
+	@$(PYTHON) -m bench.submit
+
+lock: ## Locks the dependencies anew, by hash and without addresses (needs uv)
+	@for extra in "" "--extra dev"; do \
+	  printf 'setuptools>=77\nwheel\n' | uv pip compile -q pyproject.toml - $$extra --universal --python-version 3.11 \
+	    --generate-hashes --no-emit-index-url --no-header --no-annotate \
+	    -o requirements$${extra:+-dev}.txt; done
+
+clean: ## Removes the environment and the local stack's state
+	@test ! -x $(VENV)/bin/patchyard || $(VENV)/bin/patchyard down
+	@rm -rf $(VENV) .patchyard out build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
