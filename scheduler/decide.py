@@ -12,7 +12,7 @@ import random
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from ledger.faults import crash_point
 from ledger.records.base import Record
@@ -21,6 +21,8 @@ from ledger.records.decision import Decision
 from ledger.records.job import JobState, Reason
 from ledger.records.step import Claim, Completion, Event, NextStep
 from ledger.records.tool import ToolCall
+from policy.errors import ToolFailure
+from policy.tools import contract_of
 from scheduler.models.model import (
     Exhausted,
     Model,
@@ -111,7 +113,8 @@ def decide(claim: Claim, decider: Decider, stop: threading.Event | None = None) 
     except ModelUnusable as error:
         return _ended(claim, "model_error", error.message)
     except OutOfTime as error:
-        return _ended(claim, "budget:deadline", error.message)
+        # The call was cut off and may be billed nevertheless: what was held for it is spent.
+        return _ended(claim, "budget:deadline", error.message, spent=claim.held)
     except ModelFailure as error:
         return _failed(claim, decider.backoff, error)
     crash_point("decide.after_model")
@@ -144,26 +147,35 @@ def call_id_of(claim: Claim) -> str:
 def _follow(claim: Claim, decision: Decision) -> tuple[NextStep, JobState | None]:
     if decision.kind == "plan":
         return NextStep(kind="decide"), None
-    if decision.kind == "final" or decision.tool == FINISH:
+    if decision.kind == "final" or _is_finish(decision):
         return NextStep(kind="verify", input={"on": "head"}), "verifying"
     call = ToolCall(call_id=call_id_of(claim), name=decision.tool, arguments=decision.arguments)
     return NextStep(kind="act", input=call.plain()), None
 
 
+def _is_finish(decision: Decision) -> bool:
+    """Whether the call is a valid `finish`. One that is not goes to an act step like any bad call, and is refused."""
+    if decision.tool != FINISH:
+        return False
+    try:
+        contract_of(FINISH).parse(decision.arguments)
+    except ToolFailure:
+        return False
+    return True
+
+
 def _settled(claim: Claim, reply: Reply, follows: tuple[NextStep, JobState | None]) -> Completion:
-    """The completion of a turn. What the call took beyond its hold is recorded, cannot be booked, and ends the job."""
+    """The completion of a turn. The ledger carries what the call took beyond its hold, or ends the job for it."""
     decision = reply.decision
     took = amounts_of(decision.usage) + Amounts(steps=1)
-    over = _over(claim, took)
     next_step, job_state = follows
     return Completion(
         result=_result(claim, decision),
-        spent=took.at_most(claim.held),
-        next=None if over else next_step,
-        end=_budget_reason(over) if over else None,
-        job_state=None if over else job_state,
+        spent=took,
+        next=next_step,
+        job_state=job_state,
         model_state=reply.model_state,
-        events=(Event(kind="decision", body=_shown(claim, decision)), *_overrun(claim, took, over)),
+        events=(Event(kind="decision", body=_shown(claim, decision)), *_overrun(claim, took)),
     )
 
 
@@ -173,16 +185,21 @@ def _failed(claim: Claim, backoff: Backoff, error: ModelFailure) -> GiveBack:
     return GiveBack(
         why=f"model: {error.message}",
         delay_seconds=backoff.delay_seconds(claim.attempt, error.retry_after_seconds),
-        spent=took.at_most(claim.held),
+        spent=took,
         model_state=error.model_state,
         exhausted="model_error",
-        events=(Event(kind="model_failed", body=body), *_overrun(claim, took, _over(claim, took))),
+        events=(Event(kind="model_failed", body=body), *_overrun(claim, took)),
     )
 
 
-def _ended(claim: Claim, reason: Reason, why: str) -> Completion:
+def _ended(claim: Claim, reason: Reason, why: str, spent: Amounts | None = None) -> Completion:
     body = {"code": reason, "message": why, "attempt": claim.attempt}
-    return Completion(result={"ended": why}, end=reason, events=(Event(kind="model_ended", body=body),))
+    return Completion(
+        result={"ended": why},
+        spent=spent or Amounts(),
+        end=reason,
+        events=(Event(kind="model_ended", body=body),),
+    )
 
 
 def _result(claim: Claim, decision: Decision) -> dict[str, Any]:
@@ -205,17 +222,8 @@ def _shown(claim: Claim, decision: Decision) -> dict[str, Any]:
     return body | {"model": claim.job.model}
 
 
-def _over(claim: Claim, took: Amounts) -> tuple[str, ...]:
+def _overrun(claim: Claim, took: Amounts) -> tuple[Event, ...]:
+    """An event for an estimate that was too low, naming each resource that took more than was held for it."""
     pairs = zip(RESOURCES, took.as_tuple(), claim.held.as_tuple(), strict=True)
-    return tuple(name for name, amount, held in pairs if amount > held)
-
-
-def _overrun(claim: Claim, took: Amounts, over: tuple[str, ...]) -> tuple[Event, ...]:
-    if not over:
-        return ()
-    body = {name: {"held": getattr(claim.held, name), "took": getattr(took, name)} for name in over}
-    return (Event(kind="budget_overrun", body=body),)
-
-
-def _budget_reason(over: tuple[str, ...]) -> Reason:
-    return cast(Reason, f"budget:{over[0]}")
+    body = {name: {"held": held, "took": amount} for name, amount, held in pairs if amount > held}
+    return (Event(kind="estimate_exceeded", body=body),) if body else ()

@@ -86,15 +86,19 @@ def test_a_failed_call_is_billed_and_the_next_attempt_reads_the_next_line(error:
     assert failed.events[0].body["code"] == error
 
 
-def test_usage_over_the_hold_is_recorded_and_stops_the_agent() -> None:
+def test_usage_over_the_hold_is_recorded_and_left_to_the_ledger_to_carry() -> None:
     replay = b'{"plan": "one"' + USAGE
-    held = SPENT - Amounts(input_tokens=30)
-    done = decide(claim_of(job_of(replay), held=held), decider_of(replay))
+    done = decide(claim_of(job_of(replay), held=SPENT - Amounts(input_tokens=30)), decider_of(replay))
     assert isinstance(done, Completion)
-    assert done.spent == held
-    assert (done.end, done.next) == ("budget:input_tokens", None)
-    assert done.events[-1].kind == "budget_overrun"
+    assert done.spent == SPENT
+    assert done.events[-1].kind == "estimate_exceeded"
     assert done.events[-1].body == {"input_tokens": {"held": 70, "took": 100}}
+
+
+def test_a_finish_with_bad_arguments_is_a_bad_call_like_any_other() -> None:
+    done = _decided(b'{"tool": "finish", "args": {"verdict": "good"}}')
+    assert done.next is not None
+    assert (done.next.kind, done.next.input["name"], done.job_state) == ("act", "finish", None)
 
 
 @pytest.mark.parametrize(
