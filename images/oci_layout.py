@@ -1,0 +1,160 @@
+"""OCI image layouts, written by ourselves so that the same content always has the same digest.
+
+One uncompressed layer (a compressor's version would change the digest), canonical JSON, no date of the build. The
+digest of the manifest is an image's identity everywhere; the digest of its configuration is what an engine with the
+classic image store calls the image's id. See the OCI image specification, `image-layout.md` and `manifest.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from images.recipe import Recipe
+from images.rootfs import EPOCH_SECONDS
+from ledger.errors import BadInput
+from ledger.records.base import Record, canonical_json
+
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar"
+CHUNK_BYTES = 1 << 20
+
+
+class Layout(Record):
+    """A layout in a folder. Digests are `sha256:` and 64 hexadecimal digits."""
+
+    name: str
+    folder: Path
+    manifest_digest: str
+    config_digest: str
+    layer_digest: str
+
+    @property
+    def reference(self) -> str:
+        """The name under which an engine keeps the image; it holds the manifest's digest, so that it is found by it."""
+        return f"patchyard/{self.name}:{self.manifest_digest.replace(':', '-')}"
+
+
+def write_layout(recipe: Recipe, layer: Path, architecture: str, folder: Path) -> Layout:
+    """Make `folder` a layout of one image with the tar file `layer` (which is moved into it)."""
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    layer_digest, layer_bytes = _digest_of(layer)
+    layer.rename(blobs / layer_digest.removeprefix("sha256:"))
+    config = _store(blobs, canonical_json(_config(recipe, architecture, layer_digest)))
+    manifest = _store(
+        blobs,
+        canonical_json(
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST_TYPE,
+                "config": {"mediaType": CONFIG_TYPE, **config},
+                "layers": [{"mediaType": LAYER_TYPE, "digest": layer_digest, "size": layer_bytes}],
+            }
+        ),
+    )
+    descriptor = {
+        "mediaType": MANIFEST_TYPE,
+        **manifest,
+        "annotations": {"org.opencontainers.image.title": recipe.name},
+        "platform": {"os": "linux", "architecture": architecture},
+    }
+    index = {"schemaVersion": 2, "manifests": [descriptor]}
+    (folder / "index.json").write_bytes(canonical_json(index))
+    (folder / "oci-layout").write_bytes(canonical_json({"imageLayoutVersion": "1.0.0"}))
+    return read_layout(folder)
+
+
+def read_layout(folder: Path) -> Layout:
+    """The one image of a layout. Raises BadInput when `folder` is not a layout or a blob is not what its name says."""
+    try:
+        descriptor = json.loads((folder / "index.json").read_bytes())["manifests"][0]
+        manifest = json.loads(_blob(folder, descriptor["digest"]))
+        _blob(folder, manifest["config"]["digest"])
+        return Layout(
+            name=descriptor["annotations"]["org.opencontainers.image.title"],
+            folder=folder,
+            manifest_digest=descriptor["digest"],
+            config_digest=manifest["config"]["digest"],
+            layer_digest=manifest["layers"][0]["digest"],
+        )
+    except (OSError, ValueError, KeyError, IndexError) as broken:
+        raise BadInput(
+            f"is not an image layout ({broken})", where=str(folder), remedy="build it again: patchyard images build"
+        ) from broken
+
+
+def engine_archive(layout: Layout) -> Iterator[bytes]:
+    """The layout as the tar stream that `POST /images/load` takes, in pieces.
+
+    It serves both kinds of engines: the classic store reads `manifest.json` and names the image by its configuration's
+    digest, the containerd store reads `index.json` and names it by the manifest's.
+    """
+    hexadecimal = [d.removeprefix("sha256:") for d in (layout.config_digest, layout.layer_digest)]
+    config, layer = (f"blobs/sha256/{digest}" for digest in hexadecimal)
+    manifest_json = canonical_json([{"Config": config, "RepoTags": [layout.reference], "Layers": [layer]}])
+    files = [Path("oci-layout"), Path("index.json")]
+    files += sorted(path.relative_to(layout.folder) for path in (layout.folder / "blobs" / "sha256").iterdir())
+    yield _member("manifest.json", len(manifest_json)) + _padded(manifest_json)
+    for name in files:
+        path = layout.folder / name
+        size = path.stat().st_size
+        yield _member(str(name), size)
+        with path.open("rb") as content:
+            while piece := content.read(CHUNK_BYTES):
+                yield piece
+        yield b"\0" * (-size % tarfile.BLOCKSIZE)
+    yield b"\0" * (2 * tarfile.BLOCKSIZE)
+
+
+def _config(recipe: Recipe, architecture: str, layer_digest: str) -> dict[str, Any]:
+    created = datetime.fromtimestamp(EPOCH_SECONDS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "created": created,
+        "architecture": architecture,
+        "os": "linux",
+        "config": {
+            "User": f"{recipe.user.uid}:{recipe.user.gid}",
+            "Env": [f"{name}={value}" for name, value in sorted(recipe.env.items())],
+            "Cmd": ["/bin/bash"],
+            "WorkingDir": "/workspace",
+            "Labels": {"org.opencontainers.image.title": recipe.name},
+        },
+        "rootfs": {"type": "layers", "diff_ids": [layer_digest]},
+        "history": [{"created": created, "created_by": f"patchyard images build {recipe.name}"}],
+    }
+
+
+def _digest_of(path: Path) -> tuple[str, int]:
+    with path.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    return f"sha256:{digest}", path.stat().st_size
+
+
+def _store(blobs: Path, content: bytes) -> dict[str, Any]:
+    digest = hashlib.sha256(content).hexdigest()
+    (blobs / digest).write_bytes(content)
+    return {"digest": f"sha256:{digest}", "size": len(content)}
+
+
+def _blob(folder: Path, digest: str) -> bytes:
+    content = (folder / "blobs" / "sha256" / digest.removeprefix("sha256:")).read_bytes()
+    if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
+        raise ValueError(f"blob {digest} has other content")
+    return content
+
+
+def _member(name: str, size: int) -> bytes:
+    entry = tarfile.TarInfo(name)
+    entry.size = size
+    return entry.tobuf(tarfile.USTAR_FORMAT)
+
+
+def _padded(content: bytes) -> bytes:
+    return content + b"\0" * (-len(content) % tarfile.BLOCKSIZE)
