@@ -1,7 +1,7 @@
 """Batch files: from what a person wrote to jobs that any worker can do, or to lines that say what to correct.
 
-`read_batch` reads a file (YAML, TOML, JSON, JSON lines; jobs of other projects' formats too), `prepare` checks and looks
-up everything in it without touching the ledger. Mistakes are `BadInput` with `FILE:LINE: what; remedy`, several of them
+`read_batch` reads a file (YAML, TOML, JSON, JSON lines; other projects' formats too), `prepare` checks and looks up
+everything in it without touching the ledger. Mistakes are `BadInput` with `FILE:LINE: what; remedy`, several of them
 `BadBatch`. Memory does not grow with the number of jobs when they come from a JSON-lines file.
 """
 

@@ -67,12 +67,9 @@ class _Preparation:
         """Checks one job and spools it if nothing is wrong with it."""
         self._note_id(entry)
         merged = merge(self._batch.defaults, entry.stated)
-        if (
-            entry.foreign
-            and "acceptance" not in entry.stated
-            and "fail_to_pass" not in (merged.get("acceptance") or {})
-        ):
-            merged.pop("acceptance", None)  # the defaults say how to run hidden tests, and this instance has none
+        how = merged.get("acceptance")
+        if entry.foreign and isinstance(how, dict) and "fail_to_pass" not in how:
+            merged.pop("acceptance")  # the defaults say how to run hidden tests, and this instance has none
         job = check(
             StatedJob,
             merged,

@@ -1,7 +1,7 @@
-"""YAML with lines, read with the core rules of YAML 1.2 and nothing that could surprise.
+"""YAML with lines, read with the core rules of YAML 1.2, less what could surprise.
 
-`no`, `on` and `2024-01-01` are text, a key that occurs twice is an error, no tag makes an object, and anchors may not
-multiply a document (a few hundred bytes of nested aliases can stand for gigabytes).
+`no`, `on`, `2024-01-01` and `12e4567` (a commit) are text, a key that occurs twice is an error, no tag makes an
+object, and anchors may not multiply a document: a few hundred bytes of nested aliases can stand for gigabytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PREFIX = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.CSafeLoader):
-    """libyaml's parser with the implicit types of YAML 1.2's core schema."""
+    """libyaml's parser with few implicit types: null, booleans, integers, and floats that have a point."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
 
@@ -32,8 +32,8 @@ def _add(tag: str, pattern: str, first: Iterable[str]) -> None:
 
 _add("null", r"~|null|Null|NULL|", ("~", "n", "N", ""))
 _add("bool", r"true|True|TRUE|false|False|FALSE", "tTfF")
-_add("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789")
-_add("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", "-+.0123456789")
+_add("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", "-+0123456789")
+_add("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?", "-+.0123456789")
 _add("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.")
 _add("merge", r"<<", "<")
 
@@ -46,7 +46,8 @@ def parse_yaml(text: str, name: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(filter(None, (error.problem, error.context)))
-        where = f"{name}:{mark.line + 1}" if mark else name
+        last = len(text.splitlines()) or 1  # the parser may complain of the line after it
+        where = f"{name}:{min(mark.line + 1, last)}" if mark else name
         raise BadInput(f"not well-formed YAML: {what}", where=where, remedy="correct it there") from None
     except yaml.YAMLError as error:
         what = str(error).splitlines()[0]
@@ -142,7 +143,7 @@ class _Builder:
 
     def _int(self, node: yaml.Node, text: str) -> int:
         try:
-            return int(text, 0) if text[:2] in ("0o", "0x") else int(text, 10)
+            return int(text, 0) if text[:2] == "0x" else int(text, 10)
         except ValueError:
             raise self._wrong(node, f"{quoted(text)} is not a usable number", "put it in quotes") from None
 
