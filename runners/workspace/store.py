@@ -54,6 +54,8 @@ _KINDS: dict[int, Kind] = {
     SUBMODULE: "submodule",
 }
 
+_HEX = frozenset("0123456789abcdef")
+
 # No configuration of the user or the system is read, and a mirror may belong to another user of the same service.
 for _level in (pygit2.enums.ConfigLevel.SYSTEM, pygit2.enums.ConfigLevel.XDG, pygit2.enums.ConfigLevel.GLOBAL):
     pygit2.settings.search_path[_level] = ""
@@ -100,7 +102,7 @@ class Store:
 
     def has(self, object_id: str) -> bool:
         """Whether the object is there; of a tree it means that all of it is there."""
-        return object_id == EMPTY_TREE or self._odb().exists(object_id)
+        return object_id == EMPTY_TREE or (_is_id(object_id) and self._odb().exists(object_id))
 
     def entry(self, tree: str, path: str) -> Entry | None:
         """What stands at `path`, or None. Raises `InvalidPath`, `ObjectUnreadable`."""
@@ -194,6 +196,8 @@ class Store:
         """Type number and bytes of any object, for packs. Raises `ObjectUnreadable`."""
         if object_id == EMPTY_TREE:
             return int(ObjectType.TREE), b""
+        if not _is_id(object_id):
+            raise ObjectUnreadable(object_id)
         try:
             kind, data = self._odb().read(object_id)
         except (pygit2.GitError, KeyError, ValueError) as error:
@@ -312,6 +316,11 @@ class _Node:
 
     def adds_below(self) -> bool:
         return any(child.leaf is not None or child.adds_below() for child in self.children.values())
+
+
+def _is_id(object_id: str) -> bool:
+    """Whether this is a full id: a shorter one would be taken for the beginning of several."""
+    return len(object_id) == 40 and _HEX.issuperset(object_id)
 
 
 def _entry(path: str, raw: RawEntry) -> Entry:
