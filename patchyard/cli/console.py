@@ -53,7 +53,7 @@ def table(*columns: str, rows: Iterable[Iterable[str]] = (), title: str | None =
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(*columns, box=SIMPLE, title=title, title_justify="left", pad_edge=False)
+    made = Table(*columns, box=SIMPLE, title=title, title_justify="left", pad_edge=False, show_edge=False)
     for row in rows:
         made.add_row(*(Text(cell, overflow="fold") for cell in row))
     return made
@@ -63,7 +63,8 @@ def print_table(made: Table) -> None:
     """A table on stdout; where that is no terminal, as wide as it needs to be."""
     console = output()
     if not console.is_terminal:
-        console.width = max(console.measure(made).maximum, 40)
+        unbounded = console.options.update(max_width=100_000)
+        console.width = max(console.measure(made, options=unbounded).maximum, 40)
     console.print(made)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from patchyard.local.home import Home
 from patchyard.local.plan import Service
+from patchyard.local.ready import READY_FILE
 from patchyard.settings import Settings
 
 WORKER_STAGE = 2
@@ -75,7 +76,7 @@ def _service(home: Home, settings: Settings, environ: Mapping[str, str], key: st
             **base_environment(environ),
             **variables,
             **settings.environment(*_EVERY_SERVICE, *_SETTINGS[key]),
-            "PATCHYARD_READY_FILE": str(ready_file),
+            READY_FILE: str(ready_file),
         },
         working_folder=str(home.run.folder),
         log=str(home.log(name)),

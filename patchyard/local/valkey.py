@@ -46,7 +46,7 @@ class ValkeyServer:
 
     def argv(self) -> list[str]:
         """The foreground command; it logs on stdout. The password is in the file, not here."""
-        return [str(self.program), str(self.configuration)]
+        return [str(self.program), str(self.configuration), "--port", str(self.port)]
 
     def environment(self) -> dict[str, str]:
         return {"LC_ALL": "C", "PATH": "/usr/bin:/bin", "TZ": "UTC"}
@@ -55,10 +55,11 @@ class ValkeyServer:
         """Write the configuration file (mode 0600)."""
         settings = {
             "bind": LOOPBACK,
-            "port": str(self.port),
             "protected-mode": "yes",
             "requirepass": self.password,
             "daemonize": "no",
+            # A title is written over the environment, which is how the stack's processes are known.
+            "set-proc-title": "no",
             "logfile": '""',
             "dir": f'"{self.folder}"',
             "save": '""',
