@@ -189,21 +189,25 @@ class ToolContract:
         return {"$schema": GenerateJsonSchema.schema_dialect, **schema}
 
     def parse(self, arguments: Mapping[str, Any]) -> Any:
-        """The arguments as `self.arguments`. Raises ToolFailure EINVAL, naming the field."""
+        """The arguments as `self.arguments`. Raises ToolFailure EINVAL, naming the fields."""
         try:
             return self.arguments.model_validate_json(canonical_json(arguments), strict=True)
         except ValidationError as wrong:
-            raise ToolFailure("EINVAL", _first_fault(self.name, wrong)) from None
+            raise ToolFailure("EINVAL", _faults(self.name, wrong)) from None
         except (TypeError, ValueError):
             raise ToolFailure("EINVAL", f"{self.name}: the arguments are not JSON") from None
 
 
-def _first_fault(tool: str, wrong: ValidationError) -> str:
-    faults = wrong.errors(include_url=False, include_context=False)
-    field = ".".join(str(part) for part in faults[0]["loc"])
-    what = faults[0]["msg"].removeprefix("Value error, ")
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return f"{tool}: {field}: {what}{more}" if field else f"{tool}: {what}{more}"
+def _faults(tool: str, wrong: ValidationError) -> str:
+    """The first faults, each with the field it is in."""
+    faults = wrong.errors(include_url=False, include_context=False, include_input=False)
+    said = []
+    for fault in faults[:3]:
+        field = ".".join(str(part) for part in fault["loc"])[:200]
+        what = fault["msg"].removeprefix("Value error, ")
+        said.append(f"{field}: {what}" if field else what)
+    more = f" (and {len(faults) - 3} more)" if len(faults) > 3 else ""
+    return f"{tool}: {'; '.join(said)}{more}"
 
 
 _ALL = (

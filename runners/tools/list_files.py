@@ -8,7 +8,7 @@ from typing import Any
 from policy.errors import ToolFailure
 from policy.paths import matches
 from policy.tools import ListFiles
-from runners.tools.files import check_glob, entry_at
+from runners.tools.files import check_pattern, entry_at
 from runners.tools.observed import Observed, ToolLimits, shown_path
 from runners.workspace.store import Entry, Store
 
@@ -18,7 +18,7 @@ def list_files(store: Store, tree: str, args: ListFiles, limits: ToolLimits) -> 
 
     Raises ToolFailure ENOENT, EPATH or EINVAL.
     """
-    check_glob(args.glob)
+    check_pattern(args.glob)
     folder = args.path.rstrip("/")
     if folder and entry_at(store, tree, folder) is None:
         raise ToolFailure("ENOENT", f"there is no folder {shown_path(folder)}")

@@ -19,7 +19,7 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from policy.errors import ToolFailure
 from policy.paths import matches
 from policy.tools import Search
-from runners.tools.files import check_glob, is_binary
+from runners.tools.files import check_pattern, is_binary
 from runners.tools.observed import Observed, ToolLimits, shown_path
 from runners.workspace.store import Store
 
@@ -35,7 +35,7 @@ def search(store: Store, tree: str, args: Search, limits: ToolLimits) -> Observe
 
     Raises ToolFailure EINVAL for a pattern or glob that is none, ETIMEDOUT when time was up before anything was found.
     """
-    check_glob(args.glob)
+    check_pattern(args.glob)
     matcher = literal(args.pattern, args.ignore_case) if args.fixed else regex(args.pattern, args.ignore_case)
     scan = _Scan(store, tree, args, limits)
     found: list[dict[str, Any]] = []
