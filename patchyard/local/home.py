@@ -40,6 +40,11 @@ class Home:
         return self.path / "servers"
 
     @property
+    def engine(self) -> Path:
+        """The folder of a private container engine."""
+        return self.path / "engine"
+
+    @property
     def state(self) -> Path:
         return self.path / "stack.json"
 

@@ -11,8 +11,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,17 +70,30 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def end(pid: int, stop_signal: int, stop_seconds: float) -> None:
-    """Ask `pid` to end, then kill it; returns when it is dead."""
-    with _pidfd(pid) as fd:
-        if fd is None:
-            return
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(fd, stop_signal)
-        if not wait_for_exit(fd, stop_seconds):
+@dataclass(frozen=True)
+class Ending:
+    """How the process `pid` is asked to end, and how long it has before it is killed."""
+
+    pid: int
+    stop_signal: int
+    stop_seconds: float
+
+
+def end_all(endings: Iterable[Ending]) -> None:
+    """Ask all at once, then kill what has not ended in its time; returns when all are dead."""
+    with ExitStack() as descriptors:
+        asked = []
+        for ending in endings:
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
-            wait_for_exit(fd, 10)
+                fd = os.pidfd_open(ending.pid)
+                descriptors.callback(os.close, fd)
+                signal.pidfd_send_signal(fd, ending.stop_signal)
+                asked.append((fd, time.monotonic() + ending.stop_seconds))
+        for fd, until in asked:
+            if not wait_for_exit(fd, until - time.monotonic()):
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+                wait_for_exit(fd, 10)
 
 
 def wait_for_exit(pidfd: int, timeout_seconds: float) -> bool:
@@ -92,19 +105,6 @@ def wait_for_exit(pidfd: int, timeout_seconds: float) -> bool:
         if poll.poll(left * 1000):
             return True
     return bool(poll.poll(0))
-
-
-@contextmanager
-def _pidfd(pid: int) -> Iterator[int | None]:
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        yield None
-        return
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _stat(pid: int) -> list[str]:
