@@ -123,7 +123,7 @@ def _short(value: Any, limit: int = 60) -> str:
 def _staged_row(job: JobSpec) -> tuple[Any, ...]:
     granted = job.budget.amounts()
     reserve = Amounts(sandbox_ms=round(granted.sandbox_ms * VERIFICATION_SHARE))
-    kind, told = _first_step(job)
+    kind, told = first_step(job)
     return (
         job.key,
         storable(job.plain()),
@@ -139,8 +139,11 @@ def _staged_row(job: JobSpec) -> tuple[Any, ...]:
     )
 
 
-def _first_step(job: JobSpec) -> tuple[StepKind, dict[str, Any]]:
-    """A broken environment is found before the first token is spent: the red is shown on the base first."""
+def first_step(job: JobSpec) -> tuple[StepKind, dict[str, Any]]:
+    """Kind and input of a job's first step.
+
+    A broken environment is found before the first token is spent: the red is shown on the base first.
+    """
     if job.acceptance is not None and job.acceptance.red_on_base:
         return "verify", {"on": "base"}
     return "decide", {}

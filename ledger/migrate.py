@@ -15,6 +15,7 @@ from yoyo import get_backend, read_migrations
 from ledger.connect import CONNECT_SECONDS, translated_errors
 from ledger.statements import sql_file
 
+ENGINE_FILES = ("engine.sql", "afterwards.sql")
 _LOCK = "SELECT pg_advisory_lock(4711, 0)"
 
 
@@ -27,7 +28,8 @@ def migrate(url: str) -> None:
         guard.execute(_LOCK)
         _apply_numbered(url)
         with guard.transaction():
-            guard.execute(sql_file("engine.sql").encode())
+            for name in ENGINE_FILES:
+                guard.execute(sql_file(name).encode())
 
 
 def _apply_numbered(url: str) -> None:

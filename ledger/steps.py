@@ -157,6 +157,7 @@ def _completion_arguments(claim: Claim, completion: Completion, packs: list[str]
         "told": event_array(completion.events),
         "action": completion.action_id,
         "receipt": storable(completion.receipt or {}) if completion.action_id else None,
+        "action_state": completion.action_state,
         "model_state": json_or_none(completion.model_state),
         "verdict": storable(completion.verdict) if completion.verdict is not None else None,
         "patch": completion.patch_sha256,

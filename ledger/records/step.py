@@ -92,6 +92,7 @@ class Completion(Record):
     events: tuple[Event, ...] = ()
     action_id: str | None = None
     receipt: dict[str, Any] | None = None
+    action_state: Literal["done", "refused", "uncertain"] = "done"
     model_state: dict[str, Any] | None = None
     verdict: dict[str, Any] | None = None
     patch_sha256: str | None = None

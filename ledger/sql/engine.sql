@@ -301,8 +301,8 @@ $$;
 CREATE OR REPLACE FUNCTION ledger.complete_step(
     step bigint, step_fence bigint, outcome jsonb, took ledger.amounts,
     next_kind text, next_input jsonb, next_delay interval, end_reason text, new_state text,
-    old_head text, new_head text, pack_sha256s text[], told jsonb, action text, action_receipt jsonb,
-    new_model_state jsonb, new_verdict jsonb, new_patch text, changed integer
+    old_head text, new_head text, pack_sha256s text[], told jsonb, action text, action_state text,
+    action_receipt jsonb, new_model_state jsonb, new_verdict jsonb, new_patch text, changed integer
 ) RETURNS TABLE (step_id bigint, queue text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -328,7 +328,7 @@ BEGIN
         UPDATE ledger.agents SET model_state = new_model_state WHERE id = row.agent_id;
     END IF;
     IF action IS NOT NULL THEN
-        UPDATE ledger.actions SET state = 'done', receipt = action_receipt, settled_at = ledger.now()
+        UPDATE ledger.actions SET state = action_state, receipt = action_receipt, settled_at = ledger.now()
         WHERE action_id = action AND state = 'intended';
     END IF;
     short := ledger.settle(row.agent_id, row.held, took);

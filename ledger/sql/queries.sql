@@ -16,7 +16,7 @@ SELECT * FROM ledger.renew_leases(%(ids)s, %(fences)s, make_interval(secs => %(s
 SELECT * FROM ledger.complete_step(
     %(step)s, %(fence)s, %(outcome)s, %(took)s::ledger.amounts,
     %(next_kind)s, %(next_input)s, make_interval(secs => %(next_delay)s), %(end_reason)s, %(new_state)s,
-    %(old_head)s, %(new_head)s, %(packs)s::text[], %(told)s, %(action)s, %(receipt)s,
+    %(old_head)s, %(new_head)s, %(packs)s::text[], %(told)s, %(action)s, %(action_state)s, %(receipt)s,
     %(model_state)s, %(verdict)s, %(patch)s, %(changed)s)
 
 -- name: completed_by
@@ -142,3 +142,35 @@ SELECT pg_try_advisory_lock(4711, 1) AS leading
 -- name: still_leading
 SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 4711 AND objid = 1
                AND pid = pg_backend_pid() AND granted) AS leading
+
+-- name: reopen_job
+SELECT ledger.reopen_job(%(job)s, %(by)s, %(kind)s, %(input)s, %(afresh)s) AS was
+
+-- name: ended_jobs
+SELECT id FROM ledger.jobs
+WHERE batch_id = %(batch)s AND finished_at IS NOT NULL
+  AND (%(states)s::text[] IS NULL OR state = ANY (%(states)s))
+  AND (%(reasons)s::text[] IS NULL OR reason = ANY (%(reasons)s))
+ORDER BY id
+
+-- name: job_spec
+SELECT spec FROM ledger.jobs WHERE id = %(job)s
+
+-- name: resolve_action
+SELECT ledger.resolve_action(%(action)s, %(done)s, %(by)s) AS outcome
+
+-- name: audit_job
+SELECT * FROM ledger.audit_job(%(job)s)
+
+-- name: jobs_of_batch
+SELECT id FROM ledger.jobs WHERE batch_id = %(batch)s ORDER BY id
+
+-- name: actions_of_job
+SELECT action_id, tool, effect, state, arguments, before_tree, after_tree, receipt, intended_at, settled_at, step_id
+FROM ledger.actions WHERE job_id = %(job)s ORDER BY intended_at
+
+-- name: find_action
+SELECT a.action_id, a.tool, a.effect, a.state, a.arguments, a.before_tree, a.after_tree, a.receipt, a.intended_at,
+       a.settled_at, a.step_id, b.name || '/' || j.key AS job
+FROM ledger.actions a JOIN ledger.jobs j ON j.id = a.job_id JOIN ledger.batches b ON b.id = j.batch_id
+WHERE a.action_id LIKE %(prefix)s || '%%' LIMIT 2

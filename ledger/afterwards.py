@@ -1,0 +1,82 @@
+"""What a person does about a job that has ended: retries it, verifies it again, resolves an effect, audits it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ledger.batches import first_step
+from ledger.connect import Database
+from ledger.errors import BadInput
+from ledger.events import broken_links
+from ledger.records.job import JobSpec, JobState, Reason
+from ledger.storable import storable
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something in a job's books that must never be."""
+
+    job_id: int
+    finding: str
+    detail: dict[str, Any]
+
+
+def ended_jobs(
+    db: Database, batch_id: int, *, states: Sequence[JobState] | None = None, reasons: Sequence[Reason] | None = None
+) -> list[int]:
+    """Ids of the ended jobs of a batch, of the given states and reasons (None: any)."""
+    rows = db.run(
+        "ended_jobs",
+        batch=batch_id,
+        states=list(states) if states is not None else None,
+        reasons=list(reasons) if reasons is not None else None,
+    )
+    return [row["id"] for row in rows]
+
+
+def retry_job(db: Database, job_id: int, *, by: str) -> bool:
+    """Starts an ended job anew from its base with its full budget; False if it has not ended. What was spent stays."""
+    rows = db.run("job_spec", job=job_id)
+    if not rows:
+        raise BadInput(f"there is no job {job_id}")
+    kind, told = first_step(JobSpec.model_validate(rows[0]["spec"]))
+    return _reopen(db, job_id, by, kind, told, afresh=True)
+
+
+def verify_again(db: Database, job_id: int, *, by: str) -> bool:
+    """Verifies an ended job's head again without running its agent; False if it has not ended."""
+    return _reopen(db, job_id, by, "verify", {"on": "head"}, afresh=False)
+
+
+def _reopen(db: Database, job_id: int, by: str, kind: str, told: dict[str, Any], *, afresh: bool) -> bool:
+    rows = db.run("reopen_job", job=job_id, by=by, kind=kind, input=storable(told), afresh=afresh)
+    return rows[0]["was"] is not None
+
+
+def resolve_action(db: Database, action_id: str, *, done: bool, by: str) -> None:
+    """Says what became of an uncertain effect, and lets its job go on. BadInput if the action is not uncertain."""
+    outcome = db.run("resolve_action", action=action_id, done=done, by=by)[0]["outcome"]
+    if outcome == "unknown":
+        raise BadInput(f"there is no action {action_id}", remedy="`patchyard show JOB` lists a job's actions")
+    if outcome != "resolved":
+        raise BadInput(
+            f"action {action_id} is {outcome}, not uncertain", remedy="only an uncertain action can be resolved"
+        )
+
+
+def audit_job(db: Database, job_id: int) -> list[Finding]:
+    """What is wrong with a job's events, accounts, intents, steps and sandboxes; empty when all is in order."""
+    found = [
+        Finding(job_id=job_id, finding="event chain broken", detail={"seq": seq}) for seq in broken_links(db, job_id)
+    ]
+    found += [
+        Finding(job_id=job_id, finding=row["finding"], detail=row["detail"]) for row in db.run("audit_job", job=job_id)
+    ]
+    return found
+
+
+def jobs_of_batch(db: Database, batch_id: int) -> list[int]:
+    """Ids of all jobs of a batch."""
+    return [row["id"] for row in db.run("jobs_of_batch", batch=batch_id)]

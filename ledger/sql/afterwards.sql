@@ -1,0 +1,119 @@
+-- What a person does about a job that has ended: try it again, verify it again, resolve what is uncertain.
+-- Laid down with engine.sql at every migration run; the same lock order.
+
+CREATE OR REPLACE FUNCTION ledger.reopen_job(job bigint, who text, first_kind text, first_input jsonb, afresh boolean)
+RETURNS text LANGUAGE plpgsql AS $$
+-- Puts an ended job back into its batch's queue, with one new step. Afresh, the agent starts from the base with what
+-- its budget grants: the account is granted what it is short of, so what was spent stays on record. Otherwise (a new
+-- verification, a resolved effect) head and account stay, and only sandbox time is granted anew.
+-- Returns the reason that the job had, or null if it has not ended.
+DECLARE
+    row ledger.jobs;
+    agent ledger.agents;
+    account ledger.accounts;
+    full_grant ledger.amounts;
+    missing ledger.amounts;
+    step bigint;
+BEGIN
+    SELECT * INTO row FROM ledger.jobs WHERE id = job FOR NO KEY UPDATE;
+    IF NOT FOUND OR row.finished_at IS NULL THEN
+        RETURN NULL;
+    END IF;
+    SELECT * INTO STRICT agent FROM ledger.agents WHERE job_id = job AND parent_id IS NULL FOR UPDATE;
+    SELECT * INTO STRICT account FROM ledger.accounts WHERE agent_id = agent.id FOR UPDATE;
+    full_grant := ledger.budget_amounts(row.spec -> 'budget');
+    missing := ledger.larger(ledger.minus(full_grant, account.free), ledger.zero());
+    IF NOT afresh THEN
+        missing := ROW(0, 0, 0, 0, 0, 0, (missing).sandbox_ms)::ledger.amounts;
+    END IF;
+    UPDATE ledger.accounts SET granted = ledger.plus(granted, missing), free = ledger.plus(free, missing)
+    WHERE agent_id = agent.id;
+    UPDATE ledger.agents SET finished_at = NULL,
+        head_tree = CASE WHEN afresh THEN row.spec ->> 'base_tree' ELSE head_tree END,
+        model_state = CASE WHEN afresh THEN '{}' ELSE model_state END
+    WHERE id = agent.id;
+    UPDATE ledger.jobs SET state = 'queued', reason = NULL, finished_at = NULL, admitted_at = NULL, started_at = NULL,
+        deadline_at = NULL, cancel_requested_at = NULL, cancel_requested_by = NULL,
+        verdict = CASE WHEN first_kind = 'publish' THEN verdict END, patch_sha256 = NULL, files_changed = NULL
+    WHERE id = job;
+    UPDATE ledger.batches SET finished_at = NULL WHERE id = row.batch_id AND finished_at IS NOT NULL;
+    step := ledger.add_step(job, agent.id, first_kind, first_input, '0');
+    UPDATE ledger.steps SET available_at = 'infinity', offered_at = NULL WHERE id = step;
+    PERFORM ledger.append_event(job, 'job_reopened', agent.id, step, jsonb_build_object(
+        'by', who, 'was', row.reason, 'afresh', afresh, 'first', first_kind, 'granted', to_jsonb(missing)));
+    RETURN row.reason;
+END $$;
+
+CREATE OR REPLACE FUNCTION ledger.budget_amounts(budget jsonb) RETURNS ledger.amounts LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT ROW((budget ->> 'steps')::bigint, (budget ->> 'tool_calls')::bigint, (budget ->> 'agents')::bigint,
+               (budget ->> 'input_tokens')::bigint, (budget ->> 'output_tokens')::bigint,
+               round((budget ->> 'cost_usd')::numeric * 1000000)::bigint,
+               round((budget ->> 'sandbox_seconds')::numeric * 1000)::bigint)::ledger.amounts
+$$;
+
+CREATE OR REPLACE FUNCTION ledger.resolve_action(action text, is_done boolean, who text) RETURNS text
+LANGUAGE plpgsql AS $$
+-- A person says what became of an uncertain effect. The job goes on from there: done, it only takes note of it; not
+-- done, it looks at the world and acts anew. Returns the state that was found if that is not 'uncertain'.
+DECLARE
+    known ledger.actions;
+    job bigint;
+BEGIN
+    SELECT a.job_id INTO job FROM ledger.actions a WHERE a.action_id = action;
+    IF NOT FOUND THEN
+        RETURN 'unknown';
+    END IF;
+    PERFORM FROM ledger.jobs WHERE id = job FOR NO KEY UPDATE;
+    SELECT * INTO STRICT known FROM ledger.actions WHERE action_id = action FOR UPDATE;
+    IF known.state <> 'uncertain' THEN
+        RETURN known.state;
+    END IF;
+    UPDATE ledger.actions SET state = CASE WHEN is_done THEN 'done' ELSE 'refused' END, settled_at = ledger.now(),
+        receipt = known.receipt || jsonb_build_object('resolved_by', who, 'resolved_as',
+                                                      CASE WHEN is_done THEN 'done' ELSE 'not-done' END)
+    WHERE action_id = action;
+    PERFORM ledger.append_event(job, 'action_resolved', known.agent_id, known.step_id, jsonb_build_object(
+        'action', action, 'as', CASE WHEN is_done THEN 'done' ELSE 'not-done' END, 'by', who));
+    PERFORM ledger.reopen_job(job, who, 'publish', jsonb_build_object('resolved', action), false);
+    RETURN 'resolved';
+END $$;
+
+CREATE OR REPLACE FUNCTION ledger.audit_job(job bigint) RETURNS TABLE (finding text, detail jsonb)
+LANGUAGE sql STABLE AS $$
+    -- What must never be. No row means that the job's books are in order (its chain is checked apart).
+    SELECT 'account does not conserve', jsonb_build_object('agent', c.agent_id, 'granted', to_jsonb(c.granted))
+    FROM ledger.agents a JOIN ledger.accounts c ON c.agent_id = a.id
+    WHERE a.job_id = job
+      AND NOT (c.granted = ledger.plus(ledger.plus(c.spent, c.held), ledger.plus(c.delegated, c.free))
+               AND ledger.covers(c.spent, ledger.zero()) AND ledger.covers(c.held, ledger.zero())
+               AND ledger.covers(c.free, ledger.zero()))
+  UNION ALL
+    SELECT 'something is held although nothing is leased', jsonb_build_object('agent', c.agent_id, 'held', to_jsonb(c.held))
+    FROM ledger.agents a JOIN ledger.accounts c ON c.agent_id = a.id
+    WHERE a.job_id = job AND c.held <> ledger.zero()
+      AND NOT EXISTS (SELECT FROM ledger.steps s WHERE s.agent_id = a.id AND s.state = 'leased')
+  UNION ALL
+    SELECT 'intent without receipt', jsonb_build_object('action', x.action_id, 'tool', x.tool, 'effect', x.effect)
+    FROM ledger.actions x JOIN ledger.jobs j ON j.id = x.job_id
+    WHERE x.job_id = job AND x.state = 'intended' AND j.finished_at IS NOT NULL AND x.effect = 'external'
+  UNION ALL
+    SELECT 'uncertain effect', jsonb_build_object('action', x.action_id, 'tool', x.tool, 'found', x.receipt)
+    FROM ledger.actions x WHERE x.job_id = job AND x.state = 'uncertain'
+  UNION ALL
+    SELECT 'step open although the job has ended', jsonb_build_object('step', s.id, 'state', s.state)
+    FROM ledger.steps s JOIN ledger.jobs j ON j.id = s.job_id
+    WHERE s.job_id = job AND j.finished_at IS NOT NULL AND s.state IN ('ready', 'leased')
+  UNION ALL
+    SELECT 'nothing left to do although the job has not ended', jsonb_build_object('state', j.state)
+    FROM ledger.jobs j
+    WHERE j.id = job AND j.finished_at IS NULL
+      AND NOT EXISTS (SELECT FROM ledger.steps s WHERE s.job_id = job AND s.state IN ('ready', 'leased'))
+  UNION ALL
+    SELECT 'sandbox not proved dead', jsonb_build_object('sandbox', b.name, 'state', b.state, 'host', b.engine_host)
+    FROM ledger.sandboxes b JOIN ledger.jobs j ON j.id = b.job_id
+    WHERE b.job_id = job AND b.state <> 'removed' AND j.finished_at IS NOT NULL
+  UNION ALL
+    SELECT 'verdict of another tree', jsonb_build_object('verdict', j.verdict ->> 'tree', 'head', a.head_tree)
+    FROM ledger.jobs j JOIN ledger.agents a ON a.job_id = j.id AND a.parent_id IS NULL
+    WHERE j.id = job AND j.state = 'completed' AND j.verdict ->> 'tree' IS DISTINCT FROM a.head_tree
+$$;
