@@ -13,6 +13,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -167,7 +168,17 @@ def _plain(value: object) -> str:
 def _with_scheme(value: str | None, schemes: tuple[str, ...]) -> str | None:
     if value is not None and value.partition("://")[0] not in schemes:
         raise ValueError(f"should start with {schemes[0]}://")
+    if value is not None and (" " in value or _bad_port(value)):
+        raise ValueError("is not a URL: write spaces as %20, and the port as a number up to 65535")
     return value
+
+
+def _bad_port(url: str) -> bool:
+    try:
+        # PostgreSQL takes several hosts with a port each; those are for its own library to judge.
+        return "," not in url and urlsplit(url).port == 0
+    except ValueError:
+        return True
 
 
 def _variable_set(name: str) -> str | None:

@@ -8,6 +8,7 @@ application of sub-commands. Here stands only what is needed to list it.
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -122,6 +123,8 @@ def _patchyard(
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit status. No error of ours shows a traceback."""
+    # What libraries log is not for a person at a terminal; services set up logs of their own.
+    logging.getLogger().addHandler(logging.NullHandler())
     try:
         status: Any = typer.main.get_command(app).main(arguments, prog_name="patchyard", standalone_mode=False)
     except PatchyardError as error:

@@ -6,6 +6,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from ledger.connect import Database
 from ledger.errors import LedgerUnavailable, Unfit
 from ledger.migrate import migrate
 from patchyard.settings import masked_url
@@ -13,13 +14,26 @@ from patchyard.settings import masked_url
 _TIMEOUT_SECONDS = 5.0
 
 
+def require_database(url: str) -> None:
+    """Returns when the database takes a connection, else raises `Unfit`. Nothing is changed in it."""
+    try:
+        with Database(url, pool_max=1) as database, database.transaction():
+            return
+    except LedgerUnavailable as error:
+        raise _no_database(url, error) from None
+
+
 def require_ledger(url: str) -> None:
     """Returns when the database answers and has this version's schema, else raises `Unfit`."""
     try:
         migrate(url)
     except LedgerUnavailable as error:
-        reason = " ".join(error.message.split()).rstrip(".")
-        raise Unfit(f"{masked_url(url)}: {reason}", remedy="start it, or correct PATCHYARD_DATABASE_URL") from None
+        raise _no_database(url, error) from None
+
+
+def _no_database(url: str, error: LedgerUnavailable) -> Unfit:
+    reason = " ".join(error.message.split()).rstrip(".")
+    return Unfit(f"{masked_url(url)}: {reason}", remedy="start it, or correct PATCHYARD_DATABASE_URL")
 
 
 def require_broker(url: str) -> None:

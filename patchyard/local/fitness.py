@@ -1,0 +1,206 @@
+"""Whether this machine is fit for the work: one finding a subject, each with its remedy. Nothing is changed.
+
+`missing` means that jobs cannot run here, `note` that something is slower, weaker or only needed later.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from images.lock import home_lock, read_locks
+from images.rootfs import check_can_build
+from ledger.errors import PatchyardError, Unfit
+from patchyard.local.account import ACCOUNT, server_account
+from patchyard.local.engine import answers, find_engine, private_engine
+from patchyard.local.home import Home
+from patchyard.local.programs import POSTGRES_WHEEL, VALKEY_WHEEL, wheel_version
+from patchyard.local.reach import require_broker, require_database
+from patchyard.settings import Settings, masked_url
+
+State = Literal["ok", "note", "missing"]
+SANDBOX_IMAGE = "sandbox-python"
+_PYTHON = (3, 11)
+_GIT = (2, 30)
+_DISK_NEEDED_BYTES = 2_000_000_000
+_DISK_WANTED_BYTES = 10_000_000_000
+_MEMORY_NEEDED_BYTES = 1_000_000_000
+_MEMORY_WANTED_BYTES = 4_000_000_000
+_WHEELS_REMEDY = "install patchyard's requirements again, or set PATCHYARD_DATABASE_URL and PATCHYARD_BROKER_URL"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found on one subject; `remedy` is empty where all is well."""
+
+    subject: str
+    state: State
+    found: str
+    remedy: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return asdict(self)
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """All findings about this machine and these settings."""
+    return [
+        _python(),
+        _git(),
+        _system(),
+        _user(),
+        _disk(settings),
+        _memory(),
+        _engine(settings),
+        _cgroups(),
+        _seccomp(),
+        *_servers(settings),
+        _image(settings),
+        _builder(),
+    ]
+
+
+def is_fit(findings: list[Finding]) -> bool:
+    """Whether jobs can run here."""
+    return all(finding.state != "missing" for finding in findings)
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} ({sys.executable})"
+    if sys.version_info < _PYTHON:
+        return Finding("python", "missing", found, "install Python 3.11 or newer and make the environment again")
+    return Finding("python", "ok", found)
+
+
+def _git() -> Finding:
+    remedy = "apt-get install git"
+    try:
+        words = subprocess.run(["git", "--version"], capture_output=True, text=True, check=True).stdout.split()
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return Finding("git", "missing", "not found", remedy)
+    version = tuple(int(part) for part in words[2].split(".")[:2])
+    return Finding("git", "ok", words[2]) if version >= _GIT else Finding("git", "missing", words[2], remedy)
+
+
+def _system() -> Finding:
+    found = f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} processors"
+    if platform.system() != "Linux":
+        return Finding("system", "missing", found, "use Linux, or a virtual machine with it")
+    return Finding("system", "ok", found)
+
+
+def _user() -> Finding:
+    if os.geteuid() != 0:
+        try:
+            account = server_account()
+        except Unfit as error:
+            return Finding("user", "missing", error.what, error.remedy)
+        return Finding("user", "ok", f"{account.name}; an engine of our own could be started by root only")
+    return Finding("user", "ok", f"root; the database and the broker run as the system account {ACCOUNT}")
+
+
+def _existing(folder: Path) -> Path:
+    return next(parent for parent in (folder, *folder.parents) if parent.exists())
+
+
+def _disk(settings: Settings) -> Finding:
+    folder = _existing(settings.home)
+    free_bytes = shutil.disk_usage(folder).free
+    found = f"{free_bytes / 1e9:.1f} GB free in {folder}"
+    remedy = "make room, or set PATCHYARD_HOME to a folder on another disk"
+    if not os.access(folder, os.W_OK):
+        return Finding("disk", "missing", f"{folder} is not writable", "set PATCHYARD_HOME to a folder of yours")
+    return Finding("disk", *_amount(free_bytes, _DISK_NEEDED_BYTES, _DISK_WANTED_BYTES, found, remedy))
+
+
+def _memory() -> Finding:
+    available_bytes = psutil.virtual_memory().available
+    found = f"{available_bytes / 1e9:.1f} GB available"
+    remedy = "use fewer PATCHYARD_SANDBOX_SLOTS, or a larger machine"
+    return Finding("memory", *_amount(available_bytes, _MEMORY_NEEDED_BYTES, _MEMORY_WANTED_BYTES, found, remedy))
+
+
+def _amount(have: int, needed: int, wanted: int, found: str, remedy: str) -> tuple[State, str, str]:
+    if have >= wanted:
+        return "ok", found, ""
+    return ("note" if have >= needed else "missing"), found, remedy
+
+
+def _engine(settings: Settings) -> Finding:
+    if settings.sandbox_backend == "kubernetes":
+        return Finding("engine", "ok", "none needed for PATCHYARD_SANDBOX_BACKEND=kubernetes")
+    try:
+        private = Home(settings.home.resolve()).engine
+        if settings.docker_host is not None:
+            find_engine({"PATCHYARD_DOCKER_HOST": settings.docker_host})
+            return Finding("engine", "ok", settings.docker_host)
+        if (private / "run").is_dir() and answers(host := private_engine(private).host):
+            return Finding("engine", "ok", f"{host} (our own)")
+        if host_found := find_engine({}):
+            return Finding("engine", "ok", host_found)
+        program = private_engine(private).argv[0]
+        return Finding("engine", "ok", f"none runs; `patchyard up` starts one of our own with {program}")
+    except Unfit as error:
+        return Finding("engine", "missing", error.what, error.remedy)
+
+
+def _cgroups() -> Finding:
+    root = Path("/sys/fs/cgroup")
+    if (root / "cgroup.controllers").exists():
+        return Finding("cgroups", "ok", "version 2")
+    if (root / "memory").is_dir() and (root / "pids").is_dir():
+        hybrid = " (hybrid)" if (root / "unified").is_dir() else ""
+        return Finding("cgroups", "ok", f"version 1{hybrid}")
+    return Finding("cgroups", "missing", "no memory and pids controllers", "boot with cgroups enabled")
+
+
+def _seccomp() -> Finding:
+    actions = Path("/proc/sys/kernel/seccomp/actions_avail")
+    if actions.exists():
+        return Finding("seccomp", "ok", actions.read_text().strip())
+    return Finding("seccomp", "missing", "the kernel has none", "use a kernel with CONFIG_SECCOMP_FILTER")
+
+
+def _servers(settings: Settings) -> Iterator[Finding]:
+    yield _server("database", settings.database_url, require_database, POSTGRES_WHEEL)
+    yield _server("broker", settings.broker_url, require_broker, VALKEY_WHEEL)
+
+
+def _server(subject: str, url: str | None, require: Callable[[str], None], wheel: str) -> Finding:
+    if url is None:
+        if version := wheel_version(wheel):
+            return Finding(subject, "ok", f"embedded ({wheel} {version})")
+        return Finding(subject, "missing", f"the wheel {wheel} is not installed", _WHEELS_REMEDY)
+    try:
+        require(url)
+    except Unfit as error:
+        return Finding(subject, "missing", error.what, error.remedy)
+    return Finding(subject, "ok", masked_url(url))
+
+
+def _image(settings: Settings) -> Finding:
+    remedy = "patchyard images build"
+    try:
+        locked = read_locks([home_lock(settings.home), settings.images_lock]).get(SANDBOX_IMAGE)
+    except PatchyardError as error:
+        return Finding("image", "note", error.message, remedy)
+    if locked is None:
+        return Finding("image", "note", f"{SANDBOX_IMAGE} is not in the images lock", remedy)
+    return Finding("image", "ok", f"{SANDBOX_IMAGE} {locked.digest[:19]}… built {locked.built}")
+
+
+def _builder() -> Finding:
+    try:
+        return Finding("image builder", "ok", check_can_build())
+    except Unfit as error:
+        return Finding("image builder", "note", error.what, error.remedy)
