@@ -39,8 +39,12 @@ class FoundImage:
     name: str
 
 
+class WrongReplay(BadInput):
+    """A replay is malformed; `where` is its own file and line."""
+
+
 class Finder(Protocol):
-    """What has to be looked up outside of the batch file. Each raises BadInput without a place."""
+    """What has to be looked up outside of the batch file. Each raises BadInput; its place is the caller's to say."""
 
     def base(self, repo: str, base: str) -> FoundBase:
         """The repository `repo` at `base`. Raises Temporary if its host does not answer."""
@@ -120,5 +124,8 @@ class Lookups:
             reason = (error.strerror or "it cannot be read").lower()
             what = f"replay {quoted(shown)}: {reason}"
             raise BadInput(what, remedy="write the replay, or correct its path") from None
-        self._finder.check_replay(data, shown)
+        try:
+            self._finder.check_replay(data, shown)
+        except BadInput as problem:
+            raise WrongReplay(problem.what, where=problem.where, remedy=problem.remedy) from None
         return self._keep("replay", data)

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterable
 
 from ledger.errors import BadInput
+from patchyard.printable import printable
 
 MOST_SHOWN = 20
 LONGEST_VALUE = 80
@@ -59,10 +60,7 @@ class Problems:
 
 def quoted(value: object) -> str:
     """`value` as it may stand in a message: bounded, on one line, without anything that a terminal obeys."""
-    text = value if isinstance(value, str) else str(value)
-    if len(text) > LONGEST_VALUE:
-        text = text[: LONGEST_VALUE - 1] + "…"
-    return "'" + "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text) + "'"
+    return "'" + printable(value if isinstance(value, str) else str(value), LONGEST_VALUE) + "'"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -10,10 +10,12 @@ from ledger.errors import BadInput
 from ledger.records.job import Acceptance, JobSpec, Publish, Tests
 from patchyard.batchfile.instances import fill
 from patchyard.batchfile.located import line_of
-from patchyard.batchfile.lookups import Found, FoundBase, Lookups
+from patchyard.batchfile.lookups import Found, FoundBase, Lookups, WrongReplay
 from patchyard.batchfile.problems import Problems, quoted
 from patchyard.batchfile.read import BatchFile, Entry
 from patchyard.batchfile.stated import StatedAcceptance, StatedJob
+from policy.ceilings import limits_of
+from policy.paths import check_glob
 from runners.workspace.errors import CommitMissing
 
 _MODELS = ("replay",)
@@ -22,6 +24,21 @@ _LATER_STRATEGIES = ("best_of", "plan_patch_review")
 _LATER_TARGETS = ("branch", "pull_request")
 _LATER = "not available in this version"
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def _words(problem: BadInput) -> str:
+    """What is wrong with what was looked up, and with which part of it."""
+    return f"{problem.where}: {problem.what}" if problem.where else problem.what
+
+
+def check_pattern(glob: str) -> None:
+    """Raises BadInput if `glob` cannot mean paths of a repository."""
+    try:
+        if not glob.strip() or ".." in glob.split("/"):
+            raise BadInput("it means nothing in the repository", remedy="write it as src/**")
+        check_glob(glob)
+    except BadInput as problem:
+        raise BadInput(f"the pattern {quoted(glob)}: {problem.what}", remedy=problem.remedy) from None
 
 
 def place(batch: BatchFile, entry: Entry, loc: Sequence[str | int]) -> str:
@@ -86,13 +103,12 @@ class Resolution:
         """The result, or None with the mistake reported at `loc`."""
         try:
             return look_up()
+        except WrongReplay as problem:  # it knows its own file and line
+            self._wrong = True
+            self._problems.add(problem)
         except BadInput as problem:
-            if problem.where:  # it knows its own file and line
-                self._wrong = True
-                self._problems.add(problem)
-            else:
-                self._report(problem.what, loc, problem.remedy)
-            return None
+            self._report(_words(problem), loc, problem.remedy)
+        return None
 
     def _filled(self, text: str, field: str, loc: Sequence[str | int]) -> str | None:
         return self._look_up(loc, lambda: fill(text, self._names, field, ""))
@@ -104,9 +120,9 @@ class Resolution:
         try:
             return self._lookups.base(repo, self._job.base)
         except CommitMissing as problem:
-            self._report(problem.what, ("base",), problem.remedy)
+            self._report(_words(problem), ("base",), problem.remedy)
         except BadInput as problem:
-            self._report(problem.what, ("repo",), problem.remedy)
+            self._report(_words(problem), ("repo",), problem.remedy)
         return None
 
     def _check_choices(self) -> None:
@@ -118,9 +134,8 @@ class Resolution:
             self._refuse_choice("publish.to", ("publish", "to"), job.publish.to, _LATER_TARGETS, "patch")
         for name, globs in (("writable", job.writable), ("protected", job.protected)):
             for index, glob in enumerate(globs):
-                if ".." in glob.split("/") or not glob.strip():
-                    what = f"{name} has the pattern {quoted(glob)}"
-                    self._report(what, (name, index), "write a pattern of paths below the repository's root")
+                self._look_up((name, index), lambda glob=glob: check_pattern(glob))  # type: ignore[misc]
+        self._look_up(("limits",), lambda: limits_of(job.limits))
 
     def _refuse_choice(self, field: str, loc: Sequence[str], chosen: str, later: Sequence[str], instead: str) -> None:
         name = chosen.partition(":")[0]

@@ -1,0 +1,172 @@
+"""`patchyard cancel`: stops a batch or a job, and shows that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from ledger.batches import Cancelled, request_cancel
+from ledger.connect import Database
+from ledger.errors import BadInput
+from ledger.reads import BatchRow, JobRow, SandboxHistory, find_batch, find_job, job_sandboxes, list_jobs, unfinished
+from ledger.records.job import TERMINAL, JobState
+from ledger.sandboxes import SandboxRow, live_sandboxes
+from patchyard.cli.console import ExitStatus, leave, print_json, say
+from patchyard.cli.opened import opened_ledger
+from patchyard.cli.story import short
+from patchyard.cli.units import time_text
+from patchyard.printable import printable
+
+Row = TypeVar("Row", BatchRow, JobRow)
+_POLL_SECONDS = 0.3
+_OPEN: list[JobState] = ["running", "awaiting_approval", "verifying", "publishing"]
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be cancelled: a batch, or a job of it. `active` are the ids of jobs that may have sandboxes."""
+
+    name: str
+    batch_id: int
+    job_id: int | None
+    active: frozenset[int]
+
+
+def command(
+    target: Annotated[str, typer.Argument(metavar="BATCH|JOB", help="A batch's name or id, or BATCH/JOB.")],
+    wait_seconds: Annotated[float, typer.Option(min=0, help="How long to wait for the proof of cleanup.")] = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the proof as JSON.")] = False,
+) -> None:
+    """Stop a batch or a job, wait until each of its sandboxes is proved dead, and print the proof.
+
+    Exits 1 with the list of what is left if the proof does not come in time. A name or a number is a batch; a job is
+    BATCH/JOB.
+
+    Example: patchyard cancel linkcheck-fixes
+    """
+    with opened_ledger() as db:
+        found = find_target(db, target)
+        asked = request_cancel(db, by=_who(), batch_id=found.batch_id, job_id=found.job_id)
+        found = replace(found, active=found.active | _active_jobs(db, found))  # some may have started in between
+        try:
+            open_jobs, left = _wait(db, found, wait_seconds)
+        except KeyboardInterrupt:
+            say(f"patchyard: interrupted; the cancelling of {found.name} goes on: the same command shows its proof")
+            leave(ExitStatus.INTERRUPTED)
+        proof = [sandbox for job in sorted(found.active) for sandbox in job_sandboxes(db, job)]
+    _show(found, asked, open_jobs, left, proof, as_json)
+    leave(ExitStatus.NOT_ALL_DONE if open_jobs or left else ExitStatus.DONE)
+
+
+def find_target(db: Database, ref: str) -> Target:
+    """The batch or the job that `ref` names. Raises BadInput for nothing, and for a number that is both."""
+    job = _found(lambda: find_job(db, ref))
+    batch = None if "/" in ref else _found(lambda: find_batch(db, ref))
+    if job is not None and batch is not None:
+        remedy = (
+            f"write {printable(batch.name)} for the batch, {printable(job.batch_name)}/{printable(job.key)} for the job"
+        )
+        raise BadInput(f"{ref} is the id of a batch and of a job", remedy=remedy)
+    if job is not None:
+        name = f"{printable(job.batch_name)}/{printable(job.key)}"
+        return Target(name, job.batch_id, job.id, frozenset([job.id]))
+    batch = batch or find_batch(db, ref)
+    target = Target(printable(batch.name), batch.id, None, frozenset())
+    return replace(target, active=_active_jobs(db, target))
+
+
+def _found(look: Callable[[], Row]) -> Row | None:
+    try:
+        return look()
+    except BadInput:
+        return None
+
+
+def _active_jobs(db: Database, target: Target) -> frozenset[int]:
+    """Ids of the target's jobs that have started and not ended."""
+    if target.job_id is not None:
+        return target.active
+    found: set[int] = set()
+    after = 0
+    while page := list_jobs(db, target.batch_id, states=_OPEN, after_id=after, limit=_PAGE):
+        found.update(job.id for job in page)
+        after = page[-1].id
+    return frozenset(found)
+
+
+def _wait(db: Database, target: Target, wait_seconds: float) -> tuple[int, list[SandboxRow]]:
+    """How many jobs have not ended and which sandboxes are not proved dead, when none are left or the time is up."""
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        open_jobs, left = _open_jobs(db, target), _live(db, target)
+        if (not open_jobs and not left) or time.monotonic() >= deadline:
+            return open_jobs, left
+        time.sleep(_POLL_SECONDS)
+
+
+def _open_jobs(db: Database, target: Target) -> int:
+    if target.job_id is None:
+        return unfinished(db, target.batch_id)
+    return int(find_job(db, str(target.job_id)).state not in TERMINAL)
+
+
+def _live(db: Database, target: Target) -> list[SandboxRow]:
+    if target.job_id is not None:
+        return live_sandboxes(db, job_id=target.job_id)
+    return [sandbox for sandbox in live_sandboxes(db) if sandbox.job_id in target.active]
+
+
+def _who() -> str:
+    """Who asks, for the job's history."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def _show(
+    target: Target,
+    asked: Cancelled,
+    open_jobs: int,
+    left: list[SandboxRow],
+    proof: list[SandboxHistory],
+    as_json: bool,
+) -> None:
+    gone = [sandbox for sandbox in proof if sandbox.state == "removed"]
+    if as_json:
+        print_json(_row(target, asked, open_jobs, left, gone))
+        return
+    print(f"{target.name}: {asked.cancelled + asked.cancelling} jobs cancelled, {asked.ended} had ended before")
+    for sandbox in gone:
+        evidence = f": {short(sandbox.evidence)}" if sandbox.evidence else ""
+        print(f"  gone: {printable(sandbox.name)} removed {time_text(sandbox.removed_at)}{evidence}")
+    for alive in left:
+        print(f"  left: {printable(alive.name)} on {printable(alive.engine_host)} is {alive.state}")
+    if open_jobs or left:
+        say(
+            f"patchyard: {open_jobs} jobs have not ended and {len(left)} sandboxes are not proved dead; try again later"
+        )
+    else:
+        print(f"  nothing is left: every job has ended, and {len(gone)} sandboxes are proved dead")
+
+
+def _row(
+    target: Target, asked: Cancelled, open_jobs: int, left: list[SandboxRow], gone: list[SandboxHistory]
+) -> dict[str, Any]:
+    return {
+        "target": target.name,
+        "cancelled": asked.cancelled + asked.cancelling,
+        "ended_before": asked.ended,
+        "not_ended": open_jobs,
+        "left": [sandbox.model_dump(mode="json") for sandbox in left],
+        "gone": [sandbox.model_dump(mode="json") for sandbox in gone],
+    }

@@ -1,0 +1,37 @@
+"""The ledger that the settings mean, opened for a command.
+
+A command that looks, submits or cancels needs the database and nothing else: the stack may be somebody else's, and
+where it is ours and does not run, the command says how to start it instead of waiting for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ledger.connect import Database
+from ledger.errors import Unfit
+from patchyard.local.home import Home
+from patchyard.local.processes import stack_processes
+from patchyard.local.servers import POSTGRES, database_url, read_state
+from patchyard.settings import Settings, load_settings
+
+_POOL_MAX = 3
+
+
+def url_of_ledger(settings: Settings) -> str:
+    """The URL of the settings' database, or of the local stack's. Unfit if neither is there."""
+    if settings.database_url is not None:
+        return settings.database_url
+    home = Home(settings.home.resolve())
+    state = read_state(home)
+    if state is None or not any(found.service == POSTGRES for found in stack_processes(home.path)):
+        raise Unfit(f"no stack runs in {settings.home}", remedy="start it with `patchyard up`")
+    return database_url(state)
+
+
+@contextmanager
+def opened_ledger(settings: Settings | None = None) -> Iterator[Database]:
+    """The ledger, for the length of a command."""
+    with Database(url_of_ledger(settings or load_settings()), name="patchyard cli", pool_max=_POOL_MAX) as db:
+        yield db

@@ -1,0 +1,150 @@
+"""`patchyard results`: what became of a batch, for people, scripts, benchmarks and CI."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ledger.connect import Database
+from ledger.errors import BadInput
+from ledger.reads import BatchRow, ResultRow, batch_progress, find_batch
+from patchyard.cli.console import ExitStatus, leave, print_table, say, table
+from patchyard.cli.opened import opened_ledger
+from patchyard.cli.units import finished_of, seconds_text, span_text, spend_text, state_words, states_line, usd_text
+from patchyard.printable import printable
+from patchyard.results import json_lines, junit, patch_of, prediction, public_row, result_rows
+
+_FILES = {"jsonl": "results.jsonl", "predictions": "predictions.jsonl", "junit": "junit.xml", "table": "results.jsonl"}
+
+
+class ResultFormat(StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    JSONL = "jsonl"
+    PREDICTIONS = "predictions"
+    JUNIT = "junit"
+
+
+def command(
+    batch: Annotated[str, typer.Argument(metavar="BATCH", help="A batch's name or id.")],
+    form: Annotated[
+        ResultFormat, typer.Option("--format", help="predictions is the form that SWE-bench evaluates.")
+    ] = ResultFormat.TABLE,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the results and patches/JOB.patch into this folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format jsonl.")] = False,
+) -> None:
+    """The results of a batch. Exits 0 if all jobs completed, else 1.
+
+    Example: patchyard results linkcheck-fixes --format jsonl --out results
+    """
+    chosen = ResultFormat.JSONL if as_json else form
+    with opened_ledger() as db:
+        found = find_batch(db, batch)
+        if out is not None:
+            write_results(db, found, out, chosen)
+        if out is None or chosen is ResultFormat.TABLE:
+            print_results(db, found, chosen)
+        completed = batch_progress(db, found.id).states.get("completed", 0)
+    leave(ExitStatus.DONE if completed == found.jobs else ExitStatus.NOT_ALL_DONE)
+
+
+def print_results(db: Database, batch: BatchRow, form: ResultFormat) -> None:
+    """The results on stdout."""
+    if form is ResultFormat.TABLE:
+        _print_results_table(db, batch)
+        return
+    for text in _texts(db, batch, form):
+        sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def write_results(db: Database, batch: BatchRow, folder: Path, form: ResultFormat) -> None:
+    """The results and the patches as files of `folder`, which is made; each file is there whole or not at all.
+
+    A table is for eyes: files are then JSON lines. Raises BadInput where the folder cannot be written.
+    """
+    try:
+        (folder / "patches").mkdir(parents=True, exist_ok=True)
+        _write(folder / _FILES[form], (text.encode("utf-8", "surrogateescape") for text in _texts(db, batch, form)))
+        for row in result_rows(db, batch):
+            patch = patch_of(db, row)
+            file = folder / "patches" / f"{row.job}.patch"
+            if patch is None:
+                file.unlink(missing_ok=True)
+            else:
+                _write(file, [patch])
+    except OSError as error:
+        reason = (error.strerror or "cannot be written").lower()
+        raise BadInput(
+            reason, where=str(error.filename or folder), remedy="give a folder that can be written"
+        ) from None
+    say(f"wrote {folder / _FILES[form]} and {folder / 'patches'}")
+
+
+def _texts(db: Database, batch: BatchRow, form: ResultFormat) -> Iterator[str]:
+    rows = result_rows(db, batch)
+    if form is ResultFormat.JUNIT:
+        counts = {str(state): number for state, number in batch_progress(db, batch.id).states.items()}
+        return junit(batch.name, counts, rows)
+    of = prediction if form is ResultFormat.PREDICTIONS else public_row
+
+    def line(row: ResultRow) -> Any:
+        return of(row, patch_of(db, row))
+
+    return json_lines(rows, line)
+
+
+def _write(file: Path, parts: Iterable[bytes]) -> None:
+    """All of `parts`, in place of whatever the file was before, once they are all there."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as opened:
+            for part in parts:
+                opened.write(part)
+        Path(name).chmod(0o644)
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _print_results_table(db: Database, batch: BatchRow) -> None:
+    columns = ("job", "state", "reason", "tests", "fixed", "kept", "files", "steps", "cost", "time")
+    print_table(table(*columns, rows=map(_cells, result_rows(db, batch))))
+    progress = batch_progress(db, batch.id)
+    times = span_text(progress.first_started, progress.last_finished)
+    print(f"{printable(batch.name)}: {finished_of(progress.states)}/{progress.total} ended", end="")
+    print(f" ({states_line(progress.states)}), {spend_text(progress.spent)}" + (f", {times} in all" if times else ""))
+
+
+def _cells(row: ResultRow) -> tuple[str, ...]:
+    public = public_row(row, None)
+    tests, acceptance = public["tests"], public["acceptance"]
+    seconds = public["seconds"]
+    return (
+        printable(row.job),
+        state_words(row.state),
+        row.reason or "",
+        "" if tests["discovered"] is None else f"{tests['passed']}/{tests['discovered']}",
+        _of(acceptance["fail_to_pass"]),
+        _of(acceptance["pass_to_pass"]),
+        "" if row.files_changed is None else str(row.files_changed),
+        str(row.spent.steps),
+        usd_text(row.spent.cost_microusd),
+        seconds_text(seconds["deciding"] + seconds["sandbox"] + seconds["verifying"]),
+    )
+
+
+def _of(counts: dict[str, int | None]) -> str:
+    passed, failed = counts["passed"], counts["failed"]
+    return "" if passed is None or failed is None else f"{passed}/{passed + failed}"

@@ -1,0 +1,183 @@
+"""`patchyard show`: everything about one job on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ledger.connect import Database
+from ledger.reads import AgentRow, JobRow, SandboxHistory, StepRow, find_job, job_agents, job_sandboxes, job_steps
+from ledger.records.budget import RESOURCES
+from patchyard.cli.console import output, print_json, print_table, table
+from patchyard.cli.opened import opened_ledger
+from patchyard.cli.story import step_words, time_spent
+from patchyard.cli.units import count_text, seconds_text, span_text, spend_text, state_words, time_text, usd_text
+from patchyard.printable import printable, printable_lines
+from patchyard.results import amounts_row
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+_ISSUE_LINES = 12
+_NOT_PASSED = 10
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job with all that the ledger has of it."""
+
+    row: JobRow
+    agents: list[AgentRow]
+    steps: list[StepRow]
+    sandboxes: list[SandboxHistory]
+
+
+def command(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="BATCH/JOB, or a job's id.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """One job: its agents and their budgets, its steps, its verdict, why it stopped, and where its time went.
+
+    Example: patchyard show linkcheck-fixes/linkcheck-1
+    """
+    with opened_ledger() as db:
+        found = read_job(db, job)
+    if as_json:
+        print_json(job_json(found))
+    else:
+        _print_job(found)
+
+
+def read_job(db: Database, ref: str) -> Job:
+    """The job with its agents, steps and sandboxes. BadInput if there is none."""
+    row = find_job(db, ref)
+    return Job(row, job_agents(db, row.id), job_steps(db, row.id), job_sandboxes(db, row.id))
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    """A job for machines."""
+    row = job.row.model_dump(mode="json")
+    return {
+        "batch": row.pop("batch_name"),
+        "job": row.pop("key"),
+        **row,
+        "agents": [agent.model_dump(mode="json") for agent in job.agents],
+        "steps": [step.model_dump(mode="json") for step in job.steps],
+        "sandboxes": [sandbox.model_dump(mode="json") for sandbox in job.sandboxes],
+        "seconds": time_spent(job.row.submitted_at, job.row.started_at, job.steps),
+    }
+
+
+def _print_job(job: Job) -> None:
+    row, spec = job.row, job.row.spec
+    why = f", {row.reason}" if row.reason else ""
+    print(f"{printable(row.batch_name)}/{printable(row.key)} (job {row.id}): {state_words(row.state)}{why}")
+    facts = [
+        ("repository", f"{printable(spec.source.location)} at {printable(spec.base_commit)}"),
+        ("image", f"{printable(spec.image_name)} ({spec.image})"),
+        ("model", printable(spec.model)),
+        ("submitted", time_text(row.submitted_at)),
+        ("started", time_text(row.started_at)),
+        ("finished", time_text(row.finished_at)),
+        ("deadline", time_text(row.deadline_at) if row.finished_at is None else ""),
+        ("patch", _patch_words(row)),
+    ]
+    print_table(table("", "", rows=[fact for fact in facts if fact[1]]))
+    _print_lines("issue", spec.issue)
+    _print_accounts(job.agents)
+    print_table(table("seq", "step", "state", "tries", "took", "spent", "what", rows=map(_step_cells, job.steps)))
+    if row.verdict:
+        _print_verdict(row.verdict)
+    _print_times(job)
+    left = [sandbox.name for sandbox in job.sandboxes if sandbox.state != "removed"]
+    print(f"sandboxes: {len(job.sandboxes)} in all, {len(left)} not proved dead {' '.join(left)}".rstrip())
+
+
+def _patch_words(row: JobRow) -> str:
+    if row.patch_sha256 is None:
+        return ""
+    return f"{row.files_changed} files; `patchyard patch {printable(row.batch_name)}/{printable(row.key)}`"
+
+
+def _print_lines(title: str, text: str) -> None:
+    lines = printable_lines(text.strip())
+    print(f"{title}:")
+    for line in lines[:_ISSUE_LINES]:
+        print(f"  {line}")
+    if len(lines) > _ISSUE_LINES:
+        print(f"  … {len(lines) - _ISSUE_LINES} more lines")
+    print()
+
+
+def _print_accounts(agents: list[AgentRow]) -> None:
+    """The agents as a tree, each with its account."""
+    for root in (agent for agent in agents if agent.parent_id is None):
+        output().print(_tree(root, agents))
+    print()
+
+
+def _tree(agent: AgentRow, agents: list[AgentRow], parent: Tree | None = None) -> Tree:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    goal = f": {printable(agent.goal, 80)}" if agent.goal else ""
+    label = Text(f"agent {agent.id} ({printable(agent.role)}){goal}, head {agent.head_tree[:12]}")
+    branch = Tree(label) if parent is None else parent.add(label)
+    branch.add(table("resource", "granted", "spent", "held", "delegated", "free", rows=_account_cells(agent)))
+    for child in (other for other in agents if other.parent_id == agent.id):
+        _tree(child, agents, branch)
+    return branch
+
+
+def _account_cells(agent: AgentRow) -> Iterator[tuple[str, ...]]:
+    account = agent.account
+    columns = [
+        amounts_row(part) for part in (account.granted, account.spent, account.held, account.delegated, account.free)
+    ]
+    for resource in RESOURCES:
+        yield (resource, *(_amount_text(resource, column[resource]) for column in columns))
+
+
+def _amount_text(resource: str, amount: int) -> str:
+    if resource == "cost_microusd":
+        return usd_text(amount)
+    return seconds_text(amount / 1000) if resource == "sandbox_ms" else count_text(amount)
+
+
+def _step_cells(step: StepRow) -> tuple[str, ...]:
+    tokens = step.spent.input_tokens + step.spent.output_tokens
+    spent = f"{count_text(tokens)} tokens {usd_text(step.spent.cost_microusd)}" if tokens else ""
+    took = span_text(step.started_at, step.finished_at)
+    return (str(step.seq), step.kind, step.state, str(step.attempt), took, spent, step_words(step))
+
+
+def _print_verdict(verdict: dict[str, Any]) -> None:
+    print(
+        f"verdict on the {printable(str(verdict.get('on', '')))}: {printable(str(verdict.get('reason', '')))}: ", end=""
+    )
+    print(printable(str(verdict.get("explanation", "")), 500))
+    for name in ("fail_to_pass", "pass_to_pass"):
+        counts = verdict.get(name) or {}
+        if counts:
+            print(f"  {name}: {counts.get('passed', 0)} passed, {counts.get('failed', 0)} did not")
+        not_passed = counts.get("not_passed") or []
+        for test in not_passed[:_NOT_PASSED]:
+            print(f"    did not pass: {printable(str(test), 200)}")
+    candidate = verdict.get("candidate") or {}
+    if candidate:
+        numbers = ", ".join(f"{candidate.get(name, 0)} {name}" for name in ("discovered", "passed", "failed"))
+        print(f"  tests of the repository: {numbers}")
+    print()
+
+
+def _print_times(job: Job) -> None:
+    spent = time_spent(job.row.submitted_at, job.row.started_at, job.steps)
+    whole = span_text(job.row.submitted_at, job.row.finished_at)
+    parts = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in spent.items())
+    print(f"time: {parts}" + (f"; {whole} from submission to end" if whole else ""))
+    root = next((agent for agent in job.agents if agent.parent_id is None), None)
+    if root is not None:
+        print(f"spent: {spend_text(root.account.spent)}")
