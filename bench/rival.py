@@ -11,9 +11,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import venv
 from pathlib import Path
 from typing import Any
+
+import docker
 
 from bench.figures import Run, percentile
 from bench.workload import ISSUE, MOUNTED_SOURCE, TOOL_CALLS, WORKSPACE, Round, commands
@@ -77,6 +80,19 @@ def run_round(
     )
     seen: dict[str, Any] = json.loads(seen_file.read_text())
     return _figures(work, seen, threads)
+
+
+def wait_until_cleared(docker_host: str) -> None:
+    """Returns when the containers of mini-swe-agent, which it stops in the background, are gone."""
+    client = docker.DockerClient(base_url=docker_host)
+    try:
+        deadline = time.monotonic() + _CLEARED_SECONDS
+        while client.containers.list(all=True, filters={"name": "minisweagent-"}):
+            if time.monotonic() > deadline:
+                raise SystemExit("containers of mini-swe-agent are still there")
+            time.sleep(0.2)
+    finally:
+        client.close()
 
 
 def _figures(work: Round, seen: dict[str, Any], threads: int) -> Run:

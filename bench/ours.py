@@ -1,0 +1,201 @@
+"""patchyard's half: the real stack, a batch submitted by the command line, and where the time of its jobs went.
+
+The clock starts before `patchyard submit` is started and stops at the ledger's time of the last verified job: the
+client's start, validation, submission, dispatch, both verifications and the proof that every sandbox is gone are in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.figures import Run, percentile
+from bench.workload import TOOL_CALLS, Round
+from ledger.connect import Database
+from ledger.reads import ResultRow, StepRow, find_batch, iter_results, job_sandboxes, job_steps, unfinished
+from patchyard.local.processes import stack_processes
+from patchyard.local.stack import ensure_up, stop
+from patchyard.settings import Settings, load_settings
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stack that runs: its settings, its engine, its ledger."""
+
+    settings: Settings
+    docker_host: str
+    db: Database
+
+    def command(self, *arguments: str) -> list[str]:
+        """A command line of patchyard's; run it with `environment`."""
+        return [sys.executable, "-m", "patchyard.cli", *arguments]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {"PATCHYARD_HOME": str(self.settings.home), "PATCHYARD_DOCKER_HOST": self.docker_host}
+        return {**os.environ, **own}
+
+
+def say(line: str) -> None:
+    """A line for whoever waits."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def running_stack(home: Path, slots: int | None) -> Iterator[Stack]:
+    """A private stack in `home` with `slots` sandboxes at once (None: patchyard's own default), stopped at the end."""
+    given = {} if slots is None else {"sandbox_slots": slots}
+    settings = load_settings(home=home, **given)
+    try:
+        running = ensure_up(settings, say=say)
+        if running.docker_host is None:
+            raise SystemExit("the stack has no container engine; see `patchyard doctor`")
+        with Database(running.database_url, name="bench") as db:
+            yield Stack(settings, running.docker_host, db)
+    finally:
+        left = stop(settings, say=say)
+        if left:
+            say(f"left running: {left}")
+
+
+def run_round(stack: Stack, work: Round) -> Run:
+    """Submits the batch of `work`, waits for its end and reads the figures from the ledger."""
+    before = _cpu_seconds(stack)
+    began = time.time()
+    subprocess.run(
+        stack.command("submit", str(work.batch_file), "--json"),
+        check=True,
+        env=stack.environment,
+        stdout=subprocess.DEVNULL,
+    )
+    submitted = time.time()
+    batch = find_batch(stack.db, work.name)
+    while unfinished(stack.db, batch.id):
+        time.sleep(_POLL_SECONDS)
+    after = _cpu_seconds(stack)
+    rows = list(iter_results(stack.db, batch.id))
+    ended = max(row.finished_at.timestamp() for row in rows if row.finished_at)
+    return Run(
+        system="patchyard",
+        round=work.name,
+        jobs=len(rows),
+        succeeded=sum(row.reason == "verified" for row in rows),
+        seconds=ended - began,
+        slots=stack.settings.sandbox_slots,
+        tool_calls=TOOL_CALLS,
+        details={
+            "submit_command_seconds": round(submitted - began, 3),
+            "ends": _counts(row.reason or row.state for row in rows),
+            "cpu_ms_per_job": {
+                name: round((after[name] - before.get(name, 0.0)) * 1000 / len(rows), 1) for name in sorted(after)
+            },
+            **_where_the_time_went(stack.db, rows),
+        },
+    )
+
+
+def _counts(values: Iterator[str] | Any) -> dict[str, int]:
+    found: dict[str, int] = defaultdict(int)
+    for value in values:
+        found[value] += 1
+    return dict(found)
+
+
+def _cpu_seconds(stack: Stack) -> dict[str, float]:
+    """Processor seconds so far: of each service, of everything else on the machine (the engine and what it runs)."""
+    found: dict[str, float] = defaultdict(float)
+    for process in stack_processes(stack.settings.home.resolve()):
+        try:
+            times = psutil.Process(process.pid).cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        found[process.service] += times.user + times.system
+    whole = psutil.cpu_times()
+    found["whole machine"] = whole.user + whole.system + whole.nice + whole.irq + whole.softirq
+    return dict(found)
+
+
+def _where_the_time_went(db: Database, rows: list[ResultRow]) -> dict[str, Any]:
+    """Milliseconds a job by kind of step: `wait` from being ready to its claim, `work` from its claim to its end."""
+    waits: dict[str, list[float]] = defaultdict(list)
+    works: dict[str, list[float]] = defaultdict(list)
+    sandboxes: list[float] = []
+    for row in rows:
+        for step in job_steps(db, row.job_id):
+            if step.started_at and step.finished_at:
+                kind = _kind(step)
+                if step.seq > 1:
+                    waits[kind].append(_ms(step.started_at, step.created_at))
+                works[kind].append(_ms(step.finished_at, step.started_at))
+        sandboxes += [_ms(box.removed_at, box.registered_at) for box in job_sandboxes(db, row.job_id) if box.removed_at]
+    steps = {
+        kind: {
+            "steps": len(works[kind]),
+            "wait_ms_p50": percentile(waits[kind], 50),
+            "wait_ms_p95": percentile(waits[kind], 95),
+            "work_ms_p50": percentile(works[kind], 50),
+            "work_ms_p95": percentile(works[kind], 95),
+            "work_ms_per_job": round(sum(works[kind]) / len(rows), 1),
+            "wait_ms_per_job": round(sum(waits[kind]) / len(rows), 1),
+        }
+        for kind in sorted(works)
+    }
+    spans = [_ms(row.finished_at, row.started_at) for row in rows if row.finished_at and row.started_at]
+    return {
+        "job_ms_p50": percentile(spans, 50),
+        "steps": steps,
+        "sandboxes_per_job": round(len(sandboxes) / len(rows), 2),
+        "sandbox_ms_p50": percentile(sandboxes, 50),
+        "sandbox_ms_p95": percentile(sandboxes, 95),
+    }
+
+
+def _kind(step: StepRow) -> str:
+    """`act read_file`, `verify head`, `decide` …"""
+    told = step.input.get("on") if step.kind == "verify" else _tool(step.input)
+    return f"{step.kind} {told}" if told else step.kind
+
+
+def _tool(told: dict[str, Any]) -> str | None:
+    call = told.get("call", told)
+    name = call.get("name") or call.get("tool") if isinstance(call, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _ms(later: Any, earlier: Any) -> float:
+    return float((later - earlier).total_seconds() * 1000)
+
+
+def image_reference(stack: Stack, name: str) -> str:
+    """What `docker run` is to be given for the locked image `name`; built first if this machine has not got it."""
+    listed = _listed_image(stack, name)
+    if listed is None:
+        say(f"building the image {name}")
+        subprocess.run(stack.command("images", "build", name), check=True, env=stack.environment, stdout=sys.stderr)
+        listed = _listed_image(stack, name)
+    if listed is None:
+        raise SystemExit(f"there is no image {name}; see `patchyard images list`")
+    return listed
+
+
+def _listed_image(stack: Stack, name: str) -> str | None:
+    answer = subprocess.run(
+        stack.command("images", "list", "--json"), check=True, env=stack.environment, capture_output=True, text=True
+    )
+    for image in json.loads(answer.stdout):
+        if image["name"] == name and image.get("present", True):
+            return str(image["config"])
+    return None
