@@ -50,7 +50,7 @@ def parse_json(text: str, name: str) -> Any:
 
 def parse_json_line(text: str, name: str, line: int) -> Any:
     """The value on one line of a JSON-lines file; its objects all stand on `line`."""
-    value = _load(text, name, line, _no_repeats)
+    value = _load(text.rstrip("\r\n"), name, line, _no_repeats)
     if isinstance(value, dict):
         lined = LinedDict(line)
         lined.update(value)

@@ -19,6 +19,7 @@ from patchyard.batchfile.problems import Problems, nearest, quoted
 from patchyard.batchfile.stated import StatedBatch, StatedJob, check
 from patchyard.batchfile.toml_text import parse_toml
 from patchyard.batchfile.yaml_text import parse_yaml
+from patchyard.printable import printable
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -99,7 +100,7 @@ def read_batch(path: Path, *, name: str | None = None, sets: Sequence[str] = ())
     anything under `defaults`. A file that is a list of jobs, or JSON lines, is a batch named after the file. Raises
     BadInput, or BadBatch for several mistakes.
     """
-    shown = str(path)
+    shown = printable(str(path))
     top: Any
     if path.suffix.lower() in LINES_SUFFIXES:
         _readable(path, shown)
@@ -115,9 +116,9 @@ def read_batch(path: Path, *, name: str | None = None, sets: Sequence[str] = ())
         raise BadInput(what, where=f"{shown}:1", remedy="write name, defaults and jobs")
     for index, text in enumerate(sets):
         _apply_set(top, text, -1 - index)
-    said = tuple(f"--set {text}" for text in sets)
+    said = tuple(f"--set {printable(text)}" for text in sets)
     if name is not None:
-        said = (*said, f"--name {name}")
+        said = (*said, f"--name {printable(name)}")
         top["name"], top.lines["name"] = name, -len(said)
     top.setdefault("name", path.stem)
     if top.get("defaults") is None:
@@ -134,7 +135,7 @@ def _checked(path: Path, shown: str, top: LinedDict, sets: tuple[str, ...]) -> B
     batch = check(StatedBatch, top, where, problems)
     defaults = top["defaults"]
     if isinstance(defaults, LinedDict):
-        check(StatedJob, defaults, lambda loc: where(("defaults", *loc)), problems, partial=True)
+        check(StatedJob, defaults, lambda loc: where(("defaults", *loc)), problems, partial_under="defaults")
         if "id" in defaults:
             problems.add(
                 BadInput("an id in the defaults", where=where(("defaults", "id")), remedy="give each job its own")
@@ -234,7 +235,7 @@ def _json_lines(path: Path, shown: str, problems: Problems) -> Iterator[tuple[An
 def _apply_set(top: LinedDict, text: str, line: int) -> None:
     """Puts one `key=value` into the document, copying what it changes: anchors share mappings."""
     key, equals, value_text = text.partition("=")
-    where, parts = f"--set {text}", key.split(".")
+    where, parts = f"--set {printable(text)}", key.split(".")
     if not equals or not all(parts):
         raise BadInput("it is not key=value", where=where, remedy="write it as defaults.budget.steps=10")
     if parts[0] not in _SETTABLE:

@@ -88,26 +88,32 @@ def merge(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(
-    model: type[Stated], value: object, where_of: WhereOf, problems: Problems, *, partial: bool = False
+    model: type[Stated], value: object, where_of: WhereOf, problems: Problems, *, partial_under: str = ""
 ) -> Stated | None:
-    """`value` as `model`, or None with its mistakes noted in `problems`. `partial` allows fields to be missing."""
+    """`value` as `model`, or None with its mistakes noted in `problems`.
+
+    With `partial_under` fields may be missing, and names are shown below that one.
+    """
     try:
         return model.model_validate(value)
     except ValidationError as error:
         for complaint in error.errors(include_url=False):
-            if partial and complaint["type"] == "missing":
+            if partial_under and complaint["type"] == "missing":
                 continue
             where = where_of(complaint["loc"])
             if where is not None:
-                what, remedy = _in_words(model, complaint)
+                what, remedy = _in_words(model, complaint, partial_under)
                 problems.add(BadInput(what, where=where, remedy=remedy))
         return None
 
 
-def _in_words(model: type[BaseModel], complaint: Any) -> tuple[str, str]:
+_PLAIN = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+
+
+def _in_words(model: type[BaseModel], complaint: Any, under: str) -> tuple[str, str]:
     """What is wrong and what to do, of one of pydantic's complaints."""
     path, kind, given = complaint["loc"], complaint["type"], complaint["input"]
-    field, limits = _dotted(path), complaint.get("ctx", {})
+    field, limits = _dotted((under, *path) if under else path), complaint.get("ctx", {})
     if kind == "missing":
         return f"{field} is missing", "add it to the job or to the defaults"
     if kind == "extra_forbidden":
@@ -132,7 +138,8 @@ def _in_words(model: type[BaseModel], complaint: Any) -> tuple[str, str]:
     for bound, words in (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than")):
         if bound in limits:
             return f"{field} is {quoted(given)}", f"it must be {words} {limits[bound]}"
-    return f"{field} is {_shape(given)}", complaint["msg"].lower()
+    wanted = _PLAIN.get(kind.partition("_")[0])
+    return f"{field} is {_shape(given)}", f"it must be {wanted}" if wanted else complaint["msg"].lower()
 
 
 def _unknown(model: type[BaseModel], path: Sequence[str | int]) -> str:
