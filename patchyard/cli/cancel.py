@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,6 +20,7 @@ from patchyard.cli.opened import opened_ledger
 from patchyard.cli.story import short
 from patchyard.cli.units import time_text
 from patchyard.printable import printable
+from patchyard.who import who
 
 Row = TypeVar("Row", BatchRow, JobRow)
 _POLL_SECONDS = 0.3
@@ -54,7 +52,7 @@ def command(
     """
     with opened_ledger() as db:
         found = find_target(db, target)
-        asked = request_cancel(db, by=_who(), batch_id=found.batch_id, job_id=found.job_id)
+        asked = request_cancel(db, by=who(), batch_id=found.batch_id, job_id=found.job_id)
         found = replace(found, active=found.active | _active_jobs(db, found))  # some may have started in between
         try:
             open_jobs, left = _wait(db, found, wait_seconds)
@@ -122,15 +120,6 @@ def _live(db: Database, target: Target) -> list[SandboxRow]:
     if target.job_id is not None:
         return live_sandboxes(db, job_id=target.job_id)
     return [sandbox for sandbox in live_sandboxes(db) if sandbox.job_id in target.active]
-
-
-def _who() -> str:
-    """Who asks, for the job's history."""
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 def _show(

@@ -87,7 +87,7 @@ def _print_job(job: Job) -> None:
     ]
     print_table(table("", "", rows=[fact for fact in facts if fact[1]]))
     _print_lines("issue", spec.issue)
-    _print_accounts(job.agents)
+    print_accounts(job.agents)
     print_table(table("seq", "step", "state", "tries", "took", "spent", "what", rows=map(_step_cells, job.steps)))
     if row.verdict:
         _print_verdict(row.verdict)
@@ -112,7 +112,7 @@ def _print_lines(title: str, text: str) -> None:
     print()
 
 
-def _print_accounts(agents: list[AgentRow]) -> None:
+def print_accounts(agents: list[AgentRow]) -> None:
     """The agents as a tree, each with its account."""
     for root in (agent for agent in agents if agent.parent_id is None):
         output().print(_tree(root, agents))
@@ -138,10 +138,11 @@ def _account_cells(agent: AgentRow) -> Iterator[tuple[str, ...]]:
         amounts_row(part) for part in (account.granted, account.spent, account.held, account.delegated, account.free)
     ]
     for resource in RESOURCES:
-        yield (resource, *(_amount_text(resource, column[resource]) for column in columns))
+        yield (resource, *(amount_text(resource, column[resource]) for column in columns))
 
 
-def _amount_text(resource: str, amount: int) -> str:
+def amount_text(resource: str, amount: int) -> str:
+    """An amount of a resource as people read it."""
     if resource == "cost_microusd":
         return usd_text(amount)
     return seconds_text(amount / 1000) if resource == "sandbox_ms" else count_text(amount)
