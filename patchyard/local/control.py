@@ -20,15 +20,21 @@ from patchyard.local.logs import last_lines
 from patchyard.local.plan import Plan, Service
 from patchyard.local.processes import SUPERVISOR, Ending, StackProcess, end_all, is_alive, stack_processes, tags
 from patchyard.local.services import base_environment
+from patchyard.local.standby import STANDBY
 
 _FOLLOW_SECONDS = 20.0
+_TAKEOVER_SECONDS = 5.0
 _MOST_FAILURES = 3
 
 
 def supervisor_of(home: Home) -> StackProcess | None:
-    """The supervisor of the stack in `home`, if it lives."""
-    living = stack_processes(home.path)
-    return next((process for process in living if process.service == SUPERVISOR), None)
+    """The supervisor of the stack in `home`, if it lives. A standby that stands alone is given time to take over."""
+    deadline = time.monotonic() + _TAKEOVER_SECONDS
+    while True:
+        living = {process.service: process for process in stack_processes(home.path)}
+        if SUPERVISOR in living or STANDBY not in living or time.monotonic() > deadline:
+            return living.get(SUPERVISOR)
+        time.sleep(0.03)
 
 
 def follow(home: Home, wanted: tuple[Service, ...]) -> None:
@@ -109,6 +115,7 @@ def end_stack(home: Home) -> list[StackProcess]:
     """
     plan = home.run.read_plan()
     planned = {service.name: service for service in plan.services} if plan else {}
+    home.run.plan.unlink(missing_ok=True)  # where there is no plan, no standby takes over
     if supervisor := supervisor_of(home):
         seconds = {service.stage: service.stop_seconds for service in planned.values()}
         end_all([Ending(supervisor.pid, signal.SIGTERM, sum(seconds.values()) + 15)])

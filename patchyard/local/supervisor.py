@@ -5,8 +5,8 @@ when the plan is gone because somebody removed the folder. SIGHUP makes it read 
 
 Why not a library: `supervisor` 4.3 was tried. It reads its children's output through pipes, so when it is killed they
 die at their next line; the next supervisord knows nothing of those that live on and starts each a second time; and it
-gives a program up after a few quick exits. Here children own their log files, a new supervisor adopts what it finds,
-and nothing is given up, only tried less often.
+gives a program up after a few quick exits. Here children own their log files, nothing is given up but only tried less
+often, and when the supervisor dies its standby takes over and adopts what it finds.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from patchyard.local.processes import (
     tags,
     wait_for_exit,
 )
+from patchyard.local.standby import standby_service
 
 LONGEST_PAUSE_SECONDS = 10.0
 STEADY_SECONDS = 30.0
@@ -105,7 +106,7 @@ class Supervisor:
         """Make the slots those of `plan`: what is not in it or has changed is stopped, the rest is left alone."""
         if adopt:
             self._adopt(plan)
-        wanted = {service.name: service for service in plan.services}
+        wanted = {service.name: service for service in (*plan.services, standby_service(self._home))}
         outdated = []
         for name, slot in list(self._slots.items()):
             service = wanted.get(name)
@@ -125,7 +126,7 @@ class Supervisor:
         """Take over what an earlier supervisor started, whether or not it came to write that down."""
         known = self._run.read_status()
         living = stack_processes(self._home)
-        names = {service.name: service for service in plan.services}
+        names = {service.name: service for service in (*plan.services, standby_service(self._home))}
         for process in living:
             service = names.get(process.service) or _unplanned(process.service)
             if process.service in {SUPERVISOR, *self._slots} or not process.leads_as(service.argv):
@@ -274,16 +275,20 @@ def _unplanned(name: str) -> Service:
 
 
 def main() -> None:
-    """The process: one a stack, which the lock sees to. Ends with status 3 when another one is at work."""
+    """The process: one a stack, which the lock sees to. Ends with status 3 when another one is at work.
+
+    A standby that has become the supervisor hands over the lock that it waited for, as an open descriptor.
+    """
     home = Path(sys.argv[1])
     if os.environ.get(STACK_TAG) != str(home) or os.environ.get(SERVICE_TAG) != SUPERVISOR:
         sys.exit("started by `patchyard up` only")
-    with (home / "run" / "supervisor.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sys.exit(3)
-        Supervisor(home).run()
+    lock = int(sys.argv[2]) if len(sys.argv) > 2 else os.open(home / "run" / "supervisor.lock", os.O_RDWR | os.O_CREAT)
+    os.set_inheritable(lock, False)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(3)
+    Supervisor(home).run()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -14,7 +15,8 @@ import pytest
 from patchyard.local.control import end_stack, follow, supervisor_of
 from patchyard.local.home import Home, open_home
 from patchyard.local.plan import Service, ServiceStatus
-from patchyard.local.processes import StackProcess, stack_processes
+from patchyard.local.processes import SUPERVISOR, StackProcess, stack_processes
+from patchyard.local.standby import STANDBY
 
 
 def eventually(holds: Callable[[], object], timeout_seconds: float = 15) -> None:
@@ -69,6 +71,21 @@ class Yard:
         found = supervisor_of(self.home)
         assert found is not None
         return found.pid
+
+    def supervised_by(self) -> int:
+        """The pid of the supervisor that wrote the status."""
+        status = self.home.run.read_status()
+        assert status is not None
+        return status.supervisor_pid
+
+    def kill_supervision(self) -> None:
+        """Kill the supervisor and its standby, so that nothing looks after the services."""
+        os.kill(self.supervisor(), signal.SIGSTOP)
+        for name in (STANDBY, SUPERVISOR):
+            for process in self.living():
+                if process.service == name:
+                    os.kill(process.pid, signal.SIGKILL)
+        eventually(lambda: not {STANDBY, SUPERVISOR} & {process.service for process in self.living()})
 
     def log(self, name: str) -> str:
         path = self.home.log(name)

@@ -12,6 +12,7 @@ import time
 
 from patchyard.local.control import end_stack
 from patchyard.local.processes import SUPERVISOR, is_alive, tags
+from patchyard.local.standby import STANDBY
 from tests.integration.stack.conftest import Yard, eventually
 
 TICKING = "import itertools, time\nfor n in itertools.count(): print('tick', n); time.sleep(0.05)\n"
@@ -57,16 +58,38 @@ def test_a_program_that_does_not_exist_is_said_and_tried_again(yard: Yard) -> No
     assert is_alive(yard.supervisor())
 
 
-def test_services_outlive_their_killed_supervisor_and_are_adopted_by_the_next(yard: Yard) -> None:
-    service = yard.service("a", TICKING)
-    yard.follow(service)
+def test_a_killed_supervisor_is_replaced_and_its_services_never_notice(yard: Yard) -> None:
+    yard.follow(yard.service("a", TICKING))
     pid, supervisor = yard.pid("a"), yard.supervisor()
     os.kill(supervisor, signal.SIGKILL)
     eventually(lambda: not is_alive(supervisor))
+    assert yard.supervisor() != supervisor
+    eventually(lambda: yard.supervised_by() == yard.supervisor())
+    assert yard.pid("a") == pid
     ticks = yard.log("a").count("tick")
     eventually(lambda: yard.log("a").count("tick") > ticks + 3)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: yard.status("a").pid not in (None, pid))
+
+
+def test_supervisors_can_be_killed_one_after_the_other(yard: Yard) -> None:
+    yard.follow(yard.service("a", TICKING))
+    pid = yard.pid("a")
+    seen = {yard.supervisor()}
+    for _ in range(3):
+        os.kill(yard.supervisor(), signal.SIGKILL)
+        eventually(lambda: yard.supervised_by() not in seen and is_alive(yard.supervised_by()))
+        seen.add(yard.supervised_by())
+        eventually(lambda: STANDBY in {process.service for process in yard.living()})
+    assert yard.pid("a") == pid
+
+
+def test_services_without_any_supervisor_are_adopted_by_the_next_one(yard: Yard) -> None:
+    service = yard.service("a", TICKING)
     yard.follow(service)
-    assert yard.supervisor() != supervisor
+    pid = yard.pid("a")
+    yard.kill_supervision()
+    yard.follow(service)
     assert yard.pid("a") == pid
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: yard.status("a").pid not in (None, pid))
@@ -76,7 +99,7 @@ def test_what_was_started_in_the_last_moment_of_a_supervisor_is_adopted_too(yard
     service = yard.service("a", SLEEPING)
     yard.follow(service)
     pid = yard.pid("a")
-    os.kill(yard.supervisor(), signal.SIGKILL)
+    yard.kill_supervision()
     yard.home.run.status.unlink()
     yard.follow(service)
     assert yard.pid("a") == pid
@@ -97,7 +120,7 @@ def test_what_a_service_leaves_while_no_supervisor_lives_is_killed_by_the_next(y
     eventually(lambda: "child" in yard.log("a"))
     child = int(yard.log("a").split()[1])
     pid = yard.pid("a")
-    os.kill(yard.supervisor(), signal.SIGKILL)
+    yard.kill_supervision()
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: not is_alive(pid))
     assert is_alive(child)
@@ -116,7 +139,7 @@ def test_workers_are_stopped_before_servers(yard: Yard) -> None:
 def test_workers_are_stopped_before_servers_without_a_supervisor_too(yard: Yard) -> None:
     yard.follow(yard.service("server", FAREWELL, stage=0), yard.service("worker", FAREWELL, stage=2))
     eventually(lambda: "up" in yard.log("server") and "up" in yard.log("worker"))
-    os.kill(yard.supervisor(), signal.SIGKILL)
+    yard.kill_supervision()
     assert end_stack(yard.home) == []
     assert (yard.home.path / "ended").read_text() == "worker.py server.py "
 
@@ -143,7 +166,7 @@ def test_a_service_that_is_no_longer_planned_is_stopped(yard: Yard) -> None:
     b = yard.pid("b")
     yard.follow(yard.service("a", SLEEPING))
     assert not is_alive(b)
-    assert {process.service for process in yard.living()} == {SUPERVISOR, "a"}
+    assert {process.service for process in yard.living()} == {SUPERVISOR, STANDBY, "a"}
 
 
 def test_removing_the_folder_stops_everything(yard: Yard) -> None:
@@ -154,9 +177,9 @@ def test_removing_the_folder_stops_everything(yard: Yard) -> None:
 
 
 def test_everything_is_found_and_ended_without_supervisor_and_without_any_file(yard: Yard) -> None:
-    yard.follow(yard.service("a", SLEEPING), yard.service("b", FORKING))
-    eventually(lambda: "child" in yard.log("b"))
-    os.kill(yard.supervisor(), signal.SIGKILL)
+    yard.follow(yard.service("a", TICKING), yard.service("b", FORKING))
+    eventually(lambda: "child" in yard.log("b") and "tick" in yard.log("a"))
+    yard.kill_supervision()
     shutil.rmtree(yard.home.path)
     assert len(yard.living()) == 3
     assert end_stack(yard.home) == []
