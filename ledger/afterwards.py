@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
 from ledger.batches import first_step
 from ledger.connect import Database
 from ledger.errors import BadInput
 from ledger.events import broken_links
+from ledger.records.base import Record
 from ledger.records.job import JobSpec, JobState, Reason
+from ledger.records.tool import Effect
 from ledger.storable import storable
 
 
@@ -59,11 +62,38 @@ def resolve_action(db: Database, action_id: str, *, done: bool, by: str) -> None
     """Says what became of an uncertain effect, and lets its job go on. BadInput if the action is not uncertain."""
     outcome = db.run("resolve_action", action=action_id, done=done, by=by)[0]["outcome"]
     if outcome == "unknown":
-        raise BadInput(f"there is no action {action_id}", remedy="`patchyard show JOB` lists a job's actions")
+        raise BadInput(f"there is no action {action_id}", remedy="`patchyard audit BATCH` lists what is uncertain")
     if outcome != "resolved":
         raise BadInput(
             f"action {action_id} is {outcome}, not uncertain", remedy="only an uncertain action can be resolved"
         )
+
+
+class ActionRow(Record):
+    """An action as the ledger has it, with the name of its job (BATCH/JOB)."""
+
+    action_id: str
+    job: str
+    step_id: int
+    tool: str
+    effect: Effect
+    state: Literal["intended", "done", "refused", "uncertain"]
+    arguments: dict[str, Any]
+    before_tree: str | None
+    after_tree: str | None
+    receipt: dict[str, Any] | None
+    intended_at: datetime
+    settled_at: datetime | None
+
+
+def find_action(db: Database, ref: str) -> ActionRow:
+    """The action whose id starts with `ref`. BadInput if there is none, or more than one."""
+    rows = db.run("find_action", prefix=ref) if ref.isalnum() else []
+    if not rows:
+        raise BadInput(f"there is no action {ref}", remedy="`patchyard audit BATCH` lists what is uncertain")
+    if len(rows) > 1:
+        raise BadInput(f"several actions start with {ref}", remedy="give more of its id")
+    return ActionRow.model_validate(rows[0])
 
 
 def audit_job(db: Database, job_id: int) -> list[Finding]:

@@ -235,7 +235,8 @@ BEGIN
     END IF;
     SELECT * INTO found_step FROM ledger.steps s WHERE s.id = step FOR UPDATE;
     instant := ledger.now();
-    IF found_step.state <> 'ready' OR found_step.available_at > instant OR found_step.queue <> ALL (queues) THEN
+    IF found_step.state <> 'ready' OR found_step.available_at > instant OR found_step.queue <> ALL (queues)
+       OR NOT ledger.may_work(found_step.queue) THEN
         RETURN;
     END IF;
     IF job.started_at IS NULL THEN
@@ -264,7 +265,8 @@ BEGIN
     END IF;
     RETURN QUERY
         SELECT found_step.fence, found_step.attempt, found_step.kind, found_step.seq, job.id, b.id, b.name, a.id,
-               job.spec, a.head_tree, found_step.input, c.free, c.reserve, a.model_state, job.deadline_at,
+               job.spec, a.head_tree, found_step.input, c.free, c.reserve,
+               CASE WHEN found_step.kind = 'decide' THEN a.model_state ELSE '{}' END, job.deadline_at,
                greatest((extract(epoch FROM job.deadline_at - instant) * 1000)::bigint, 0), must_end
         FROM ledger.agents a
         JOIN ledger.accounts c ON c.agent_id = a.id

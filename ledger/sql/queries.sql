@@ -32,8 +32,7 @@ SELECT ledger.give_back(
     %(exhausted)s, %(max_attempts)s, %(told)s)
 
 -- name: given_back_by
-SELECT 1 FROM ledger.steps
-WHERE id = %(step)s AND fence = %(fence)s AND state IN ('ready', 'failed', 'cancelled') AND result ? 'given_back'
+SELECT 1 WHERE ledger.given_back_by(%(step)s, %(fence)s)
 
 -- name: expired_steps
 SELECT id FROM ledger.steps WHERE state = 'leased' AND lease_expires_at <= ledger.now()
