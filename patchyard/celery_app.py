@@ -1,0 +1,144 @@
+"""The Celery application: three queues, one task, and settings that make the broker a hint and nothing more.
+
+A message names a step and a queue. It can be lost, repeated, late or made up, and none of that matters: a worker only
+asks the ledger whether there is something to claim. Importing this module connects to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from celery import Celery
+from kombu.entity import Exchange, Queue
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from ledger.records.step import QUEUE_OF, Offer
+from patchyard.transport import STEP_TASK, use_careful_transport
+from scheduler.dispatch import BrokerUnavailable
+
+QUEUES: tuple[str, ...] = tuple(dict.fromkeys(QUEUE_OF.values()))
+KEY_PREFIX = "patchyard:"
+"""Of all our keys in the broker."""
+VISIBILITY_SECONDS = 26 * 3600
+"""Above the longest step: the longest test command may take a day."""
+
+Handle = Callable[[int, str], None]
+"""Does what a hint (a step's id, a queue's name) leads to."""
+
+_SEND_TIMEOUT_SECONDS = 5
+
+
+def make_app(broker_url: str, handle: Handle | None = None) -> Celery:
+    """The application for a broker. A worker gives `handle`; a sender needs none."""
+    use_careful_transport()
+    for variable in ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL"):
+        os.environ.pop(variable, None)  # Celery would believe these over our own setting
+    app = Celery("patchyard", broker=celery_url(broker_url), set_as_current=False, fixups=[])
+    app.conf.update(_SETTINGS)
+
+    @app.task(name=STEP_TASK, shared=False)  # type: ignore[untyped-decorator]
+    def step(step_id: int, queue: str) -> None:
+        if handle is not None:
+            handle(step_id, queue)
+
+    return app
+
+
+_KOMBU_QUEUES = {name: Queue(name, Exchange(""), routing_key=name) for name in QUEUES}  # type: ignore[no-untyped-call]
+
+_SETTINGS: dict[str, Any] = {
+    # A message is acknowledged when its step was done or given back, so that a worker that dies gives it to another.
+    "task_acks_late": True,
+    "task_acks_on_failure_or_timeout": True,
+    "task_reject_on_worker_lost": True,
+    # Waiting steps stay in the queue, where any worker can take them.
+    "worker_prefetch_multiplier": 1,
+    "task_ignore_result": True,
+    "result_backend": None,
+    "accept_content": ["json"],
+    "task_serializer": "json",
+    "task_queues": list(_KOMBU_QUEUES.values()),
+    "task_default_queue": "decide",
+    "task_default_exchange": "",
+    "task_create_missing_queues": False,
+    # The lease refuses duplicates already; killing live work on a blip of the broker would cost more.
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+    "broker_connection_retry": True,
+    "broker_connection_retry_on_startup": True,
+    "broker_connection_max_retries": None,
+    "broker_pool_limit": None,
+    "broker_transport_options": {
+        # So that a Redis may be shared with another Celery application.
+        "global_keyprefix": KEY_PREFIX,
+        "visibility_timeout": VISIBILITY_SECONDS,
+        "socket_timeout": 30,
+        "socket_connect_timeout": _SEND_TIMEOUT_SECONDS,
+        "socket_keepalive": True,
+        "health_check_interval": 10,
+        "unacked_restore_throttle": 1,
+    },
+    # Whoever can write to the broker must not be able to stop or reconfigure workers.
+    "worker_enable_remote_control": False,
+    "worker_send_task_events": False,
+    "task_send_sent_event": False,
+    "worker_hijack_root_logger": False,
+    "worker_redirect_stdouts": False,
+}
+
+
+def celery_url(broker_url: str) -> str:
+    """`unix://[:PASSWORD@]/path?db=N`, the form of the Redis client, in Celery's form; other URLs as they are."""
+    parts = urlsplit(broker_url)
+    if parts.scheme != "unix":
+        return broker_url
+    user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+    database = parse_qs(parts.query).get("db", ["0"])[0]
+    return f"redis+socket://{user}{parts.path}?virtual_host={database}"
+
+
+class Sender:
+    """Sends the message of an offered step. Each thread has a connection of its own, made at its first message."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._local = threading.local()
+
+    def __call__(self, offer: Offer) -> None:
+        """Raises BrokerUnavailable within seconds when the broker does not answer."""
+        try:
+            self._app.amqp.send_task_message(
+                self._producer(),
+                STEP_TASK,
+                self._message(offer),
+                queue=_KOMBU_QUEUES[offer.queue],
+                declare=[],
+                retry=False,
+            )
+        except (OperationalError, RedisError, OSError) as error:
+            self.close()
+            raise BrokerUnavailable(f"the broker does not answer: {error}") from error
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        producer = self._local.__dict__.pop("producer", None)
+        if producer is not None:
+            producer.connection.collect()
+
+    def _message(self, offer: Offer) -> Any:
+        identity = f"step-{offer.step_id}"
+        return self._app.amqp.create_task_message(identity, STEP_TASK, args=[offer.step_id, offer.queue], kwargs={})
+
+    def _producer(self) -> Any:
+        found = getattr(self._local, "producer", None)
+        if found is None:
+            connection = self._app.connection_for_write(
+                connect_timeout=_SEND_TIMEOUT_SECONDS,
+                transport_options={"max_retries": 0, "socket_timeout": _SEND_TIMEOUT_SECONDS},
+            )
+            found = self._local.producer = self._app.amqp.Producer(connection, auto_declare=False)
+        return found
