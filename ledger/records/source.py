@@ -14,9 +14,10 @@ class SourceRef(Record):
     `kind` `archive`: `location` is a path or URL of a .tar(.gz|.bz2|.xz)/.tgz/.zip file, `sha256` its digest.
     `kind` `folder`: `location` is a plain folder; its snapshot of submission time travels as a pack, `pack_sha256`,
     in the ledger's objects, so that a later change of the folder changes nothing.
+    `kind` `pypi`: `location` is NAME==VERSION of a published package, `sha256` the digest of its source distribution.
     """
 
-    kind: Literal["git", "archive", "folder"]
+    kind: Literal["git", "archive", "folder", "pypi"]
     location: str
     sha256: str | None = None
     pack_sha256: str | None = None

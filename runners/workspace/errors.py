@@ -102,4 +102,5 @@ _WHY = {
     "slow_ignore": "the .gitignore takes too long to evaluate",
     "unreadable": "a file that cannot be read",
     "encrypted": "an encrypted entry",
+    "empty": "no files in it",
 }

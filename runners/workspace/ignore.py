@@ -44,13 +44,14 @@ class IgnoreRules:
     def ignores(self, path: str) -> bool:
         """Whether the file `path`, which the base does not hold, is left out. Raises `RefusedWorkspace`."""
         folder, _, name = path.rpartition("/")
-        return name.endswith(CACHE_SUFFIXES) or self._ignores_folder(folder) or self._matches(path)
+        return name.endswith(CACHE_SUFFIXES) or self.ignores_folder(folder) or self._matches(path)
 
-    def _ignores_folder(self, folder: str) -> bool:
+    def ignores_folder(self, folder: str) -> bool:
+        """Whether everything below `folder` is left out. Raises `RefusedWorkspace`."""
         known = self._folders.get(folder)
         if known is None:
             parent, _, name = folder.rpartition("/")
-            known = name in CACHE_FOLDERS or self._ignores_folder(parent) or self._matches(folder + "/")
+            known = name in CACHE_FOLDERS or self.ignores_folder(parent) or self._matches(folder + "/")
             self._folders[folder] = known
         return known
 

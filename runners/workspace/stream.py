@@ -117,7 +117,7 @@ def _folder_tar(store: Store, path: bytes, tree: str) -> _FolderTar:
         elif mode == SYMLINK:
             parts.append(symlink_member(here, store.blob(entry.id.hex())))
         else:
-            parts.append(file_member(here, store.blob(entry.id.hex()), executable=mode == EXECUTABLE))
+            parts.extend(file_member(here, store.blob(entry.id.hex()), executable=mode == EXECUTABLE))
     return _FolderTar(b"".join(parts), tuple(folders))
 
 

@@ -21,6 +21,11 @@ SANDBOX_UID = 65532
 # 2000-01-01T00:00:00Z: a zip file, and so a wheel built inside, cannot hold a time before 1980.
 FIXED_TIME_SECONDS = 946_684_800
 END = bytes(2 * BLOCK_BYTES)
+_OWNER = b"%07o\0" % SANDBOX_UID * 2
+_TIME = b"%011o\0" % FIXED_TIME_SECONDS
+_MAGIC = b"ustar  \0".ljust(BLOCK_BYTES - 257, b"\0")
+# The magic, and the checksum's own field, which counts as eight spaces.
+_FIXED_SUM = sum(_MAGIC) + 8 * 0x20
 _MAX_META_BYTES = 64 * 1024
 _PAX_RECORD = re.compile(rb"(\d{1,6}) ([^=\0]+)=")
 
@@ -66,10 +71,9 @@ class Readable(Protocol):
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
-def file_member(path: bytes, data: bytes, *, executable: bool) -> bytes:
+def file_member(path: bytes, data: bytes, *, executable: bool) -> tuple[bytes, bytes, bytes]:
     """Header, content and padding of a regular file."""
-    padding = bytes(-len(data) % BLOCK_BYTES)
-    return _header(path, b"0", 0o755 if executable else 0o644, len(data)) + data + padding
+    return _header(path, b"0", 0o755 if executable else 0o644, len(data)), data, bytes(-len(data) % BLOCK_BYTES)
 
 
 def folder_member(path: bytes) -> bytes:
@@ -95,13 +99,11 @@ def _long(kind: bytes, value: bytes) -> bytes:
 
 
 def _block(name: bytes, kind: bytes, mode: int, size: int, link: bytes) -> bytes:
-    owner = b"%07o\0" % SANDBOX_UID
-    head = b"%b%07o\0%b%b%011o\0%011o\0" % (
-        name[:100].ljust(100, b"\0"), mode, owner, owner, size, FIXED_TIME_SECONDS,
+    fields = b"%07o\0%b%011o\0%b" % (mode, _OWNER, size, _TIME)
+    checksum = sum(name[:100]) + sum(fields) + sum(link[:100]) + kind[0] + _FIXED_SUM
+    return b"%b%b%06o\0 %b%b%b" % (
+        name[:100].ljust(100, b"\0"), fields, checksum, kind, link[:100].ljust(100, b"\0"), _MAGIC,
     )  # fmt: skip
-    tail = b"%b%bustar  \0" % (kind, link[:100].ljust(100, b"\0"))
-    checksum = sum(head) + sum(tail) + 8 * 0x20
-    return (b"%b%06o\0 %b" % (head, checksum, tail)).ljust(BLOCK_BYTES, b"\0")
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------

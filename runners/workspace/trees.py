@@ -17,6 +17,7 @@ SYMLINK = 0o120000
 SUBMODULE = 0o160000
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
+_MODES = {b"%o" % mode: mode for mode in (FOLDER, FILE, EXECUTABLE, SYMLINK, SUBMODULE)}
 _ENTRY = re.compile(rb"([0-7]{5,7}) ([^\0]+)\0(.{20})", re.DOTALL)
 
 
@@ -44,7 +45,7 @@ def parse_tree(data: bytes) -> list[RawEntry]:
     entries, used_bytes = [], 0
     for mode, name, oid in _ENTRY.findall(data):
         used_bytes += len(mode) + len(name) + 22
-        entries.append(RawEntry(name, int(mode, 8), oid))
+        entries.append(RawEntry(name, _MODES.get(mode) or int(mode, 8), oid))
     if used_bytes != len(data):
         raise ValueError("not a tree object")
     return entries
