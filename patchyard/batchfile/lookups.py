@@ -46,8 +46,8 @@ class WrongReplay(BadInput):
 class Finder(Protocol):
     """What has to be looked up outside of the batch file. Each raises BadInput; its place is the caller's to say."""
 
-    def base(self, repo: str, base: str) -> FoundBase:
-        """The repository `repo` at `base`. Raises Temporary if its host does not answer."""
+    def base(self, repo: str, base: str, folder: Path) -> FoundBase:
+        """The repository `repo` at `base`; relative paths start at `folder`."""
 
     def image(self, name: str) -> FoundImage:
         """The pinned image of that name."""
@@ -65,8 +65,9 @@ class Finder(Protocol):
 class Lookups:
     """A finder with a memory, whose objects go to the spool. Every method raises BadInput, again for the same thing."""
 
-    def __init__(self, finder: Finder, spool: Spool) -> None:
-        self._finder, self._spool = finder, spool
+    def __init__(self, finder: Finder, spool: Spool, folder: Path) -> None:
+        """`folder` is the batch file's, where relative paths start."""
+        self._finder, self._spool, self._folder = finder, spool, folder
         self._known: dict[tuple[object, ...], Any] = {}
         self.remarks: list[str] = []
 
@@ -111,7 +112,7 @@ class Lookups:
         return self._spool.put_object(kind, data)
 
     def _find_base(self, repo: str, base: str) -> FoundBase:
-        found = self._finder.base(repo, base)
+        found = self._finder.base(repo, base, self._folder)
         if found.pack is not None:
             self._keep("pack", found.pack)
         self.remarks += [f"{repo}: {remark}" for remark in found.remarks if f"{repo}: {remark}" not in self.remarks]

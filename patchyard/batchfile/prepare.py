@@ -39,7 +39,7 @@ class Prepared:
 def prepare(batch: BatchFile, finder: Finder) -> Prepared:
     """Checks and looks up every job of the batch. Raises BadInput, or BadBatch for several mistakes."""
     spool, problems = Spool(), Problems()
-    lookups = Lookups(finder, spool)
+    lookups = Lookups(finder, spool, batch.folder)
     try:
         preparation = _Preparation(batch, lookups, spool, problems)
         for entry in batch.entries(problems):

@@ -12,11 +12,11 @@ import typer
 from ledger.batches import Cancelled, request_cancel
 from ledger.connect import Database
 from ledger.errors import BadInput
-from ledger.reads import BatchRow, JobRow, SandboxHistory, find_batch, find_job, job_sandboxes, list_jobs, unfinished
+from ledger.reads import BatchRow, JobRow, SandboxHistory, job_sandboxes, list_jobs, unfinished
 from ledger.records.job import TERMINAL, JobState
 from ledger.sandboxes import SandboxRow, live_sandboxes
 from patchyard.cli.console import ExitStatus, leave, print_json, say
-from patchyard.cli.opened import opened_ledger
+from patchyard.cli.opened import batch_named, job_named, opened_ledger
 from patchyard.cli.story import short
 from patchyard.cli.units import time_text
 from patchyard.printable import printable
@@ -66,8 +66,8 @@ def command(
 
 def find_target(db: Database, ref: str) -> Target:
     """The batch or the job that `ref` names. Raises BadInput for nothing, and for a number that is both."""
-    job = _found(lambda: find_job(db, ref))
-    batch = None if "/" in ref else _found(lambda: find_batch(db, ref))
+    job = _found(lambda: job_named(db, ref))
+    batch = None if "/" in ref else _found(lambda: batch_named(db, ref))
     if job is not None and batch is not None:
         remedy = (
             f"write {printable(batch.name)} for the batch, {printable(job.batch_name)}/{printable(job.key)} for the job"
@@ -76,7 +76,7 @@ def find_target(db: Database, ref: str) -> Target:
     if job is not None:
         name = f"{printable(job.batch_name)}/{printable(job.key)}"
         return Target(name, job.batch_id, job.id, frozenset([job.id]))
-    batch = batch or find_batch(db, ref)
+    batch = batch or batch_named(db, ref)
     target = Target(printable(batch.name), batch.id, None, frozenset())
     return replace(target, active=_active_jobs(db, target))
 
@@ -113,7 +113,7 @@ def _wait(db: Database, target: Target, wait_seconds: float) -> tuple[int, list[
 def _open_jobs(db: Database, target: Target) -> int:
     if target.job_id is None:
         return unfinished(db, target.batch_id)
-    return int(find_job(db, str(target.job_id)).state not in TERMINAL)
+    return int(job_named(db, str(target.job_id)).state not in TERMINAL)
 
 
 def _live(db: Database, target: Target) -> list[SandboxRow]:

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 
 from ledger.connect import Database
 from ledger.errors import Unfit
+from ledger.reads import BatchRow, JobRow, find_batch, find_job
 from patchyard.local.home import Home
 from patchyard.local.processes import stack_processes
 from patchyard.local.servers import POSTGRES, database_url, read_state
+from patchyard.printable import printable
 from patchyard.settings import Settings, load_settings
 
 _POOL_MAX = 3
@@ -35,3 +37,13 @@ def opened_ledger(settings: Settings | None = None) -> Iterator[Database]:
     """The ledger, for the length of a command."""
     with Database(url_of_ledger(settings or load_settings()), name="patchyard cli", pool_max=_POOL_MAX) as db:
         yield db
+
+
+def batch_named(db: Database, ref: str) -> BatchRow:
+    """The batch of that name or id. BadInput, which repeats nothing that a terminal obeys, if there is none."""
+    return find_batch(db, printable(ref))
+
+
+def job_named(db: Database, ref: str) -> JobRow:
+    """The job BATCH/JOB, or of that id. BadInput as in batch_named."""
+    return find_job(db, printable(ref))

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from ledger.objects import get_object
-from ledger.reads import find_job
 from patchyard.cli.console import ExitStatus, leave, say
-from patchyard.cli.opened import opened_ledger
+from patchyard.cli.opened import job_named, opened_ledger
 from patchyard.printable import printable
 
 
@@ -22,7 +21,7 @@ def command(
     Example: patchyard patch linkcheck-fixes/linkcheck-1 | git apply
     """
     with opened_ledger() as db:
-        found = find_job(db, job)
+        found = job_named(db, job)
         patch = get_object(db, found.patch_sha256) if found.patch_sha256 else None
     if patch is None:
         why = f"it is {found.state}" + (f" ({found.reason})" if found.reason else "")

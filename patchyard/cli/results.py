@@ -14,9 +14,9 @@ import typer
 
 from ledger.connect import Database
 from ledger.errors import BadInput
-from ledger.reads import BatchRow, ResultRow, batch_progress, find_batch
+from ledger.reads import BatchRow, ResultRow, batch_progress
 from patchyard.cli.console import ExitStatus, leave, print_table, say, table
-from patchyard.cli.opened import opened_ledger
+from patchyard.cli.opened import batch_named, opened_ledger
 from patchyard.cli.units import finished_of, seconds_text, span_text, spend_text, state_words, states_line, usd_text
 from patchyard.printable import printable
 from patchyard.results import json_lines, junit, patch_of, prediction, public_row, result_rows
@@ -49,7 +49,7 @@ def command(
     """
     chosen = ResultFormat.JSONL if as_json else form
     with opened_ledger() as db:
-        found = find_batch(db, batch)
+        found = batch_named(db, batch)
         if out is not None:
             write_results(db, found, out, chosen)
         if out is None or chosen is ResultFormat.TABLE:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ledger.connect import Database
-from ledger.reads import AgentRow, JobRow, SandboxHistory, StepRow, find_job, job_agents, job_sandboxes, job_steps
+from ledger.reads import AgentRow, JobRow, SandboxHistory, StepRow, job_agents, job_sandboxes, job_steps
 from ledger.records.budget import RESOURCES
 from patchyard.cli.console import output, print_json, print_table, table
-from patchyard.cli.opened import opened_ledger
+from patchyard.cli.opened import job_named, opened_ledger
 from patchyard.cli.story import step_words, time_spent
 from patchyard.cli.units import count_text, seconds_text, span_text, spend_text, state_words, time_text, usd_text
 from patchyard.printable import printable, printable_lines
@@ -53,7 +53,7 @@ def command(
 
 def read_job(db: Database, ref: str) -> Job:
     """The job with its agents, steps and sandboxes. BadInput if there is none."""
-    row = find_job(db, ref)
+    row = job_named(db, ref)
     return Job(row, job_agents(db, row.id), job_steps(db, row.id), job_sandboxes(db, row.id))
 
 

@@ -9,11 +9,11 @@ import typer
 
 from ledger.connect import Database
 from ledger.errors import BadInput
-from ledger.reads import BatchRow, JobLine, Progress, batch_progress, find_batch, list_batches, list_jobs
+from ledger.reads import BatchRow, JobLine, Progress, batch_progress, list_batches, list_jobs
 from ledger.records.job import JobState
 from patchyard.cli.console import print_json, print_table, say, table
 from patchyard.cli.list import batch_row, show_batches
-from patchyard.cli.opened import opened_ledger
+from patchyard.cli.opened import batch_named, opened_ledger
 from patchyard.cli.units import finished_of, span_text, spend_text, state_words, states_line, usd_text
 from patchyard.printable import printable
 from patchyard.results import amounts_row
@@ -40,7 +40,7 @@ def command(
             unfinished = [found for found in list_batches(db, _PAGE) if finished_of(found.states) < found.jobs]
             show_batches(unfinished, as_json, "no batch is unfinished; `patchyard list` shows all")
             return
-        found = find_batch(db, batch)
+        found = batch_named(db, batch)
         progress = batch_progress(db, found.id)
         if as_json:
             jobs = [_job_row(job) for job in _jobs(db, found.id, states, limit)]

@@ -19,6 +19,8 @@ _LIMIT = 100
 def step_words(step: StepRow) -> str:
     """What a step did, or is to do."""
     result = step.result or {}
+    if "why" in result and "reason" in result:
+        return _line(f"ended, {result['reason']}: {result['why']}")
     if step.kind == "decide":
         return _decision_words(result)
     if step.kind == "act":

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ledger.events import EventRow, read_events
-from ledger.reads import find_job
 from patchyard.cli.console import print_json, print_table, table
-from patchyard.cli.opened import opened_ledger
+from patchyard.cli.opened import job_named, opened_ledger
 from patchyard.cli.show import read_job
 from patchyard.cli.story import short
 from patchyard.trajectory import trajectory
@@ -41,7 +40,7 @@ def command(
             found = read_job(db, job)
             print_json(trajectory(found.row, found.agents, found.steps))
             return
-        events = read_events(db, find_job(db, job).id)
+        events = read_events(db, job_named(db, job).id)
         if form is TraceFormat.JSONL or as_json:
             for event in events:
                 print(json.dumps(event_row(event), ensure_ascii=False))

@@ -18,9 +18,9 @@ import typer
 
 from ledger.connect import Database
 from ledger.errors import LedgerUnavailable
-from ledger.reads import BatchRow, Progress, batch_progress, find_batch
+from ledger.reads import BatchRow, Progress, batch_progress
 from patchyard.cli.console import ExitStatus, leave, say
-from patchyard.cli.opened import opened_ledger
+from patchyard.cli.opened import batch_named, opened_ledger
 from patchyard.cli.units import (
     STATE_ORDER,
     STATE_STYLE,
@@ -252,5 +252,5 @@ def command(
     Example: patchyard watch linkcheck-fixes
     """
     with opened_ledger() as db:
-        status = watch_batch(db, find_batch(db, batch), as_json=as_json)
+        status = watch_batch(db, batch_named(db, batch), as_json=as_json)
     leave(status)
