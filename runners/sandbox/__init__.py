@@ -1,0 +1,6 @@
+"""Sandboxes: one container, one command, once.
+
+`spec` says what goes in and what comes out, `backend` what a backend must be able to do, `wrapper` is the first process
+inside, `seccomp` the system calls, `docker` the backend on an engine that speaks Docker's API, `reap` the proof that a
+step's sandboxes are dead. Nothing here passes a host's path, socket, credential or environment variable in.
+"""

@@ -1,0 +1,104 @@
+"""What every backend of sandboxes can do, what it asks of the ledger, and the errors that it raises.
+
+The order of things is the promise: a sandbox is registered before it is created, so that whoever comes after a crash
+knows what to look for; and it is only called `removed` when its absence was seen.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from ledger.errors import Permanent, Temporary
+from ledger.records.base import Record
+from runners.sandbox.spec import EngineFacts, SandboxResult, SandboxSpec
+
+SandboxState = Literal["registered", "created", "running", "exited", "removed"]
+
+
+class EngineUnavailable(Temporary):
+    """The container engine does not answer, or failed."""
+
+
+class ImageUnavailable(Permanent):
+    """The engine does not have this image, or it cannot serve as a sandbox."""
+
+
+class SandboxLost(Temporary):
+    """The sandbox was ended from outside: by the engine's stop, by a reaper, or by a person."""
+
+
+class SandboxBroken(Permanent):
+    """The sandbox did not do what a sandbox does."""
+
+
+class Registry(Protocol):
+    """Where sandboxes are written down. An error from any of these ends the sandbox and reaches the caller."""
+
+    def register(self, spec: SandboxSpec) -> str:
+        """Write down that a sandbox for `spec` is about to be created; its unique name comes back. May refuse, with
+        LeaseLost, and then nothing is created."""
+        ...
+
+    def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:
+        """Write down how far it has got. After `created` nothing runs yet: refusing here still prevents it."""
+        ...
+
+
+class FoundSandbox(Record):
+    """A sandbox that a backend has, by what is written on it. `key` names it to the backend, `state` is its word."""
+
+    key: str
+    name: str
+    job_id: int
+    step_id: int
+    fence: int
+    state: str
+
+
+class Evidence(Record):
+    """The proof of one death: what it was when found, whether we killed it, and what was seen afterwards."""
+
+    sandbox: str
+    key: str
+    found: str
+    killed: bool
+    gone: bool
+    seen: dict[str, Any] = {}
+
+
+class Backend(Protocol):
+    """A way to run sandboxes. One object serves many threads at once."""
+
+    def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
+        """Run one command over `files` (a tar, in pieces, of the workspace) and remove every trace of it.
+
+        Raises EngineUnavailable, ImageUnavailable, SandboxLost, SandboxBroken, and what the registry raises.
+        """
+        ...
+
+    def has_image(self, digest: str) -> bool:
+        """Whether an image of this manifest digest is at hand."""
+        ...
+
+    def load_image(self, layout: Path) -> str:
+        """Make the image of an OCI layout available; its id here comes back."""
+        ...
+
+    def find(self, *, step_id: int | None = None) -> list[FoundSandbox]:
+        """The sandboxes that this backend has, of a step or all, running or not."""
+        ...
+
+    def destroy(self, found: FoundSandbox) -> Evidence:
+        """Kill and remove one, and look whether it is gone."""
+        ...
+
+    def facts(self) -> EngineFacts:
+        """What the sandboxes run on."""
+        ...
+
+    def close(self) -> None:
+        """Give back connections."""
+        ...

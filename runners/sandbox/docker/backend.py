@@ -1,0 +1,162 @@
+"""The Docker backend: one container a command, hardened, watched, and gone when the result is returned."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from docker import APIClient
+from docker.errors import ImageNotFound, NotFound
+
+from images.oci_layout import engine_archive, read_layout
+from ledger.records.base import Record
+from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Registry
+from runners.sandbox.docker.connection import Connections
+from runners.sandbox.docker.create import LABEL_FENCE, LABEL_JOB, LABEL_SANDBOX, LABEL_STEP
+from runners.sandbox.docker.removal import is_gone, remove
+from runners.sandbox.docker.run import Run
+from runners.sandbox.spec import EngineFacts, SandboxResult, SandboxSpec
+
+
+class LocalImage(Record):
+    """An image as this engine has it. `volumes` are the paths that it declares as such."""
+
+    id: str
+    volumes: tuple[str, ...]
+
+
+class DockerBackend:
+    """Sandboxes on the engine at `host`, with its default runtime or the named one.
+
+    `grace_seconds` is how long after the deadline we end what the fuse inside should have ended.
+    """
+
+    def __init__(
+        self, host: str, registry: Registry, *, runtime: str | None = None, grace_seconds: float = 2.0
+    ) -> None:
+        self._connections = Connections(host)
+        self._registry, self._runtime, self._grace_seconds = registry, runtime, grace_seconds
+        self._facts: EngineFacts | None = None
+        self._images: dict[str, LocalImage] = {}
+
+    def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
+        """See `Backend.run`."""
+        facts, image = self.facts(), self._image(spec)
+        return Run(self._connections, self._registry, spec, facts, self._grace_seconds).result(
+            image.id, image.volumes, self._runtime, files, cancel
+        )
+
+    def has_image(self, digest: str) -> bool:
+        """See `Backend.has_image`."""
+        with self._connections.client() as client:
+            return _find_image(client, digest) is not None
+
+    def load_image(self, layout: Path) -> str:
+        """See `Backend.load_image`. Raises BadInput for a folder that is no layout."""
+        image = read_layout(layout)
+        with self._connections.client() as client:
+            for line in client.load_image(engine_archive(image)):  # type: ignore[no-untyped-call]
+                if "error" in line:
+                    raise ImageUnavailable(f"the engine could not load {image.name}: {line['error']}")
+            loaded = _find_image(client, image.manifest_digest)
+        if loaded is None or loaded.id not in (image.config_digest, image.manifest_digest):
+            raise ImageUnavailable(f"the engine made something else of {image.name} than was loaded")
+        return loaded.id
+
+    def find(self, *, step_id: int | None = None) -> list[FoundSandbox]:
+        """See `Backend.find`."""
+        label = LABEL_STEP if step_id is None else f"{LABEL_STEP}={step_id}"
+        with self._connections.client() as client:
+            return [_found(row) for row in client.containers(all=True, filters={"label": label})]
+
+    def destroy(self, found: FoundSandbox) -> Evidence:
+        """See `Backend.destroy`."""
+        with self._connections.client() as client:
+            pid = _pid(client, found.key)
+            remove(client, found.key)
+            gone = is_gone(client, found.key)
+        seen = {"inspected": "not found" if gone else "still there"}
+        if pid:
+            seen["process"] = "still there" if self._is_local() and _is_of(pid, found.key) else "not found"
+        return Evidence(
+            sandbox=found.name,
+            key=found.key,
+            found=found.state,
+            killed=bool(pid),
+            gone=gone and seen.get("process") != "still there",
+            seen=seen,
+        )
+
+    def facts(self) -> EngineFacts:
+        """See `Backend.facts`; asked once."""
+        if self._facts is None:
+            self._facts = self._connections.facts(self._runtime)
+        return self._facts
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self._connections.close()
+
+    def _is_local(self) -> bool:
+        return self._connections.host.startswith("unix://")
+
+    def _image(self, spec: SandboxSpec) -> LocalImage:
+        if (known := self._images.get(spec.image)) is not None:
+            return known
+        with self._connections.client() as client:
+            found = _find_image(client, spec.image)
+        if found is None:
+            raise ImageUnavailable(f"the engine does not have the image {spec.image}")
+        if spec.image_config is not None and found.id not in (spec.image_config, spec.image):
+            raise ImageUnavailable(f"the engine has something else under {spec.image}")
+        self._images[spec.image] = found
+        return found
+
+
+def _find_image(client: APIClient, digest: str) -> LocalImage | None:
+    """By its id; by the name it was loaded under, which holds the digest; by the digest it was pulled by."""
+    hexadecimal = digest.removeprefix("sha256:")
+    names = [digest]
+    names += [image["Id"] for image in client.images(filters={"reference": f"patchyard/*:sha256-{hexadecimal}"})]
+    for name in names:
+        with suppress(ImageNotFound):
+            return _local(client.inspect_image(name))  # type: ignore[no-untyped-call]
+    for image in client.images():
+        if any(pulled.endswith(f"@{digest}") for pulled in image.get("RepoDigests") or ()):
+            return _local(client.inspect_image(image["Id"]))  # type: ignore[no-untyped-call]
+    return None
+
+
+def _local(image: dict[str, Any]) -> LocalImage:
+    return LocalImage(id=image["Id"], volumes=tuple((image.get("Config") or {}).get("Volumes") or ()))
+
+
+def _found(row: dict[str, Any]) -> FoundSandbox:
+    labels = row["Labels"]
+    return FoundSandbox(
+        key=row["Id"],
+        name=labels.get(LABEL_SANDBOX, ""),
+        job_id=int(labels.get(LABEL_JOB, 0)),
+        step_id=int(labels[LABEL_STEP]),
+        fence=int(labels.get(LABEL_FENCE, 0)),
+        state=row["State"],
+    )
+
+
+def _pid(client: APIClient, container: str) -> int:
+    """The process id of a container's first process, 0 when it does not run."""
+    try:
+        return int(client.inspect_container(container)["State"]["Pid"])
+    except NotFound:
+        return 0
+
+
+def _is_of(pid: int, container: str) -> bool:
+    """Whether the process `pid` of this machine belongs to `container`."""
+    try:
+        return container in Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return False

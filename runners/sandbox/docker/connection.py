@@ -1,0 +1,99 @@
+"""Connections to the engine: a pool, since the SDK's client serves one thread at a time, and errors of our own family.
+
+An engine that goes away in the middle of a call is `EngineUnavailable`, which is Temporary; what the engine says about
+a request is told apart by its status, never by its words.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import requests
+from docker import APIClient
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+
+from ledger.errors import BadInput
+from runners.sandbox.backend import EngineUnavailable, ImageUnavailable, SandboxBroken, SandboxLost
+from runners.sandbox.spec import EngineFacts
+
+CALL_SECONDS = 60
+
+
+class Connections:
+    """Clients of one engine. Raises BadInput for an address that a sandbox's streams cannot go through."""
+
+    def __init__(self, host: str) -> None:
+        if not host.startswith(("unix://", "tcp://", "http://")):
+            raise BadInput(
+                "no such kind of engine address", where=host, remedy="use unix:///path/to/socket or tcp://host:port"
+            )
+        self.host = host
+        self._idle: queue.LifoQueue[APIClient] = queue.LifoQueue()
+        self._api_version: str | None = None
+
+    @contextmanager
+    def client(self) -> Iterator[APIClient]:
+        """A client for the calling thread. What goes wrong with it comes out as an error of `ledger.errors`."""
+        with self._our_errors():
+            client = self._take()
+            try:
+                yield client
+            except BaseException:
+                client.close()
+                raise
+            self._idle.put(client)
+
+    def close(self) -> None:
+        """Close the idle clients."""
+        with suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().close()
+
+    def facts(self, runtime: str | None) -> EngineFacts:
+        """What the engine says of itself and of the machine below it."""
+        with self.client() as client:
+            version, machine = client.version(), client.info()
+        components = {part["Name"]: part["Version"] for part in version.get("Components") or ()}
+        name = runtime or machine["DefaultRuntime"]
+        if name not in machine["Runtimes"]:
+            raise BadInput(
+                f"the engine has no runtime {name}",
+                where="PATCHYARD_SANDBOX_RUNTIME",
+                remedy=f"it has {', '.join(sorted(machine['Runtimes']))}",
+            )
+        return EngineFacts(
+            backend="docker",
+            host=self.host,
+            version=version["Version"],
+            runtime=name,
+            runtime_version=str(components.get(name, "")),
+            kernel=machine["KernelVersion"],
+            architecture=machine["Architecture"],
+            cgroup_version=int(machine.get("CgroupVersion") or 1),
+            storage=machine["Driver"],
+        )
+
+    def _take(self) -> APIClient:
+        try:
+            return self._idle.get_nowait()
+        except queue.Empty:
+            client = APIClient(base_url=self.host, version=self._api_version or "auto", timeout=CALL_SECONDS)
+            self._api_version = client.api_version
+            return client
+
+    @contextmanager
+    def _our_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except ImageNotFound as missing:
+            raise ImageUnavailable(f"the engine does not have the image: {missing.explanation}") from missing
+        except NotFound as missing:
+            raise SandboxLost(f"the sandbox is gone: {missing.explanation}") from missing
+        except APIError as refused:
+            if refused.is_server_error():
+                raise EngineUnavailable(f"the engine at {self.host} failed: {refused.explanation}") from refused
+            raise SandboxBroken(f"the engine at {self.host} refused: {refused.explanation}") from refused
+        except (requests.RequestException, DockerException, ConnectionError, TimeoutError, FileNotFoundError) as lost:
+            raise EngineUnavailable(f"the engine at {self.host} does not answer ({type(lost).__name__})") from lost

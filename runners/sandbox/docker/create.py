@@ -1,0 +1,112 @@
+"""A sandbox as the engine's API takes it: the whole hardening list in one place, none of it optional.
+
+The user, the command, the working folder and the environment replace the image's own. What an image declares beyond
+them is disarmed: a health check is turned off, and a volume, which would be a folder of the host without a limit, is
+covered by an empty file system.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from policy.ceilings import KIB, MIB, Limits
+from runners.sandbox import seccomp, wrapper
+from runners.sandbox.spec import EngineFacts, SandboxSpec
+
+UID = GID = 65532
+HOSTNAME = "sandbox"
+LABEL_SANDBOX, LABEL_JOB = "patchyard.sandbox", "patchyard.job"
+LABEL_STEP, LABEL_FENCE = "patchyard.step", "patchyard.fence"
+
+SHARED_MEMORY_BYTES = 64 * MIB
+BYTES_PER_INODE = 4 * KIB
+
+
+def container(
+    spec: SandboxSpec, name: str, image_id: str, volumes: Iterable[str], engine: EngineFacts, runtime: str | None
+) -> dict[str, Any]:
+    """The body of `POST /containers/create`, see the Engine API. Raises Unfit for an unknown architecture."""
+    command = wrapper.argv(spec, engine.architecture)
+    return {
+        "Image": image_id,
+        "Entrypoint": command[:1],
+        "Cmd": command[1:],
+        "User": f"{UID}:{GID}",
+        "WorkingDir": "/",
+        "Env": [f"{variable}={value}" for variable, value in wrapper.ENVIRONMENT.items()],
+        "Hostname": HOSTNAME,
+        "Labels": {
+            LABEL_SANDBOX: name,
+            LABEL_JOB: str(spec.job_id),
+            LABEL_STEP: str(spec.step_id),
+            LABEL_FENCE: str(spec.fence),
+        },
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Tty": False,
+        "Healthcheck": {"Test": ["NONE"]},
+        "NetworkDisabled": True,
+        "StopSignal": "SIGKILL",
+        "HostConfig": _host_config(spec.limits, volumes, engine, runtime),
+    }
+
+
+def _host_config(limits: Limits, volumes: Iterable[str], engine: EngineFacts, runtime: str | None) -> dict[str, Any]:
+    return {
+        "NetworkMode": "none",
+        # Without it the engine copies the host's resolver into the container, network or not.
+        "Dns": ["127.0.0.1"],
+        "DnsSearch": ["."],
+        "ReadonlyRootfs": True,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges", f"seccomp={_profile(engine.architecture)}"],
+        "Privileged": False,
+        "IpcMode": "private",
+        "PidMode": "",
+        "Memory": limits.memory_bytes,
+        "MemorySwap": limits.memory_bytes,
+        "OomKillDisable": False,
+        "NanoCpus": round(limits.cpus * 1_000_000_000),
+        "PidsLimit": limits.pids,
+        "ShmSize": min(SHARED_MEMORY_BYTES, limits.tmp_bytes),
+        "Ulimits": _ulimits(limits),
+        "Tmpfs": _file_systems(limits, volumes),
+        "Init": False,
+        "LogConfig": {"Type": "none"},
+        "RestartPolicy": {"Name": "no"},
+        "AutoRemove": False,
+        **({"Runtime": runtime} if runtime else {}),
+    }
+
+
+def _ulimits(limits: Limits) -> list[dict[str, Any]]:
+    most = {
+        "nofile": limits.open_files,
+        "fsize": limits.file_size_bytes,
+        "core": 0,
+        "memlock": 64 * KIB,
+        "msgqueue": 64 * KIB,
+    }
+    return [{"Name": name, "Soft": value, "Hard": value} for name, value in most.items()]
+
+
+def _file_systems(limits: Limits, volumes: Iterable[str]) -> dict[str, str]:
+    """The only places that can be written. Programs may be run from both: builds and tests do."""
+    own = {wrapper.WORKSPACE: limits.workspace_bytes, "/tmp": limits.tmp_bytes}  # noqa: S108  (inside the sandbox)
+    sizes = dict.fromkeys(volumes, 64 * KIB) | own
+    return {
+        path: f"rw,exec,nosuid,nodev,size={size},nr_inodes={max(64, size // BYTES_PER_INODE)},"
+        f"mode={'1777' if path == '/tmp' else '0755'},uid={UID},gid={GID}"  # noqa: S108
+        for path, size in sizes.items()
+    }
+
+
+@cache
+def _profile(architecture: str) -> str:
+    return json.dumps(seccomp.profile(architecture), separators=(",", ":"))

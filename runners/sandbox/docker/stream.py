@@ -1,0 +1,153 @@
+"""A running container's three streams over one connection, under the eyes of our own clock.
+
+The engine multiplexes output and errors into frames of 8 bytes of header and a payload (Engine API, "Attach to a
+container"); input goes the other way and is ended by half-closing the connection. One loop does both, so that a
+sandbox that does not read can't keep us from reading it, and looks for a reason to end it at least every 50 ms.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Literal
+
+from runners.sandbox.backend import EngineUnavailable, SandboxBroken
+from runners.sandbox.frames import Report
+from runners.sandbox.output import BoundedOutput
+from runners.sandbox.spec import SandboxSpec
+from runners.sandbox.wrapper import STAGE_SECONDS
+
+Why = Literal["cancelled", "timed_out", "output_flooded", "stalled"]
+LOOK_SECONDS = 0.05
+DRAIN_SECONDS = 10.0
+READ_BYTES = 1 << 18
+HEADER_BYTES = 8
+OUTPUT, ERRORS = 1, 2
+
+
+class Overseer:
+    """Decides whether a sandbox has to be ended, and why. `grace_seconds` is what the fuse inside is given to act
+    first: it acts at the deadline and can still report."""
+
+    def __init__(self, spec: SandboxSpec, cancel: threading.Event | None, grace_seconds: float) -> None:
+        self._spec, self._cancel, self._grace = spec, cancel, grace_seconds
+        self._stage_since = time.monotonic()
+        self._stage = "unpacking"
+        self.export_since: float | None = None
+
+    def verdict(self, report: Report, output: BoundedOutput) -> Why | None:
+        """Why the sandbox has to be ended now, or None."""
+        now = time.monotonic()
+        stage = "exporting" if report.ended else "running" if report.started else "unpacking"
+        if stage != self._stage:
+            self._stage, self._stage_since = stage, now
+            if stage == "exporting":
+                self.export_since = now
+        if self._cancel is not None and self._cancel.is_set() and stage != "exporting":
+            return "cancelled"
+        if output.total_bytes > self._spec.limits.output_cap_bytes:
+            return "output_flooded"
+        in_stage = now - self._stage_since
+        if stage == "running":
+            return "timed_out" if in_stage > self._spec.deadline_seconds + self._grace else None
+        return "stalled" if in_stage > STAGE_SECONDS + max(0.0, self._grace) else None
+
+
+class Streams:
+    """The attached connection of one container."""
+
+    def __init__(self, connection: socket.socket, spec: SandboxSpec) -> None:
+        self._connection = connection
+        self._pending = bytearray()
+        self.output = BoundedOutput(spec.limits.output_bytes)
+        self.report = Report(spec)
+
+    def run(self, files: Iterable[bytes], overseer: Overseer) -> Why | None:
+        """Write `files`, read until the container has ended; or return why it has to be ended first.
+
+        Raises EngineUnavailable when the connection breaks, SandboxBroken for a report that is none.
+        """
+        self._connection.setblocking(False)
+        ahead = _pieces(files)
+        piece = next(ahead, None)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            while True:
+                if piece is None:
+                    self._end_input(selector)
+                ready = selector.select(LOOK_SECONDS)
+                events = ready[0][1] if ready else 0
+                if events & selectors.EVENT_READ and not self._read():
+                    return None
+                if events & selectors.EVENT_WRITE and piece is not None:
+                    piece = self._write(piece) or next(ahead, None)
+                if why := overseer.verdict(self.report, self.output):
+                    return why
+
+    def drain(self) -> None:
+        """Read what a container that was just killed had still to say. It is bounded in time, and errors end it."""
+        self._connection.settimeout(LOOK_SECONDS)
+        until = time.monotonic() + DRAIN_SECONDS
+        try:
+            while self._read():
+                if time.monotonic() > until:
+                    break
+        except (EngineUnavailable, SandboxBroken):
+            pass
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _end_input(self, selector: selectors.BaseSelector) -> None:
+        if selector.get_key(self._connection).events & selectors.EVENT_WRITE:
+            selector.modify(self._connection, selectors.EVENT_READ)
+            try:
+                self._connection.shutdown(socket.SHUT_WR)
+            except OSError:
+                return  # the other side is gone, which reading will tell
+
+    def _write(self, piece: memoryview) -> memoryview | None:
+        """What is left of `piece`. A sandbox that reads no more has ended, or will say why."""
+        try:
+            return piece[self._connection.send(piece) :] or None
+        except BlockingIOError:
+            return piece
+        except OSError:
+            return None
+
+    def _read(self) -> bool:
+        """Take in what is there; False at the end."""
+        try:
+            data = self._connection.recv(READ_BYTES)
+        except (BlockingIOError, TimeoutError):
+            return True
+        except OSError as lost:
+            raise EngineUnavailable(f"the connection to the sandbox broke ({lost.strerror})") from lost
+        self._pending += data
+        self._demultiplex()
+        return bool(data)
+
+    def _demultiplex(self) -> None:
+        at = 0
+        pending = self._pending
+        while len(pending) - at >= HEADER_BYTES:
+            length = int.from_bytes(pending[at + 4 : at + 8])
+            if len(pending) - at - HEADER_BYTES < length:
+                break
+            kind = pending[at]
+            payload = bytes(memoryview(pending)[at + HEADER_BYTES : at + HEADER_BYTES + length])
+            at += HEADER_BYTES + length
+            if kind == OUTPUT:
+                self.output.feed(payload)
+            elif kind == ERRORS:
+                self.report.feed(payload)
+            else:
+                raise SandboxBroken(f"the engine sent a stream of kind {kind}")
+        del pending[:at]
+
+
+def _pieces(files: Iterable[bytes]) -> Iterator[memoryview]:
+    return (memoryview(piece) for piece in files if piece)

@@ -1,0 +1,237 @@
+r"""What runs inside a sandbox as its first process: unpacks, runs one command, reports, ends.
+
+It is the container's PID 1, and that is what its promises rest on. Nothing inside a PID namespace can kill or stop its
+first process, so the deadline holds against a command of the same user that forks, calls `setsid`, ignores SIGTERM or
+sends SIGSTOP to all it sees; and when PID 1 ends, the kernel ends all others. It makes itself undumpable, so that the
+command can neither write its memory through /proc/1/mem nor reach the report stream through /proc/1/fd. It reaps
+orphans. It is the command's parent, so that a signal is told from an exit status of 128 + n. When the command has ended
+it kills the rest before it reads what they left.
+
+What it does not stop: the kernel's OOM killer may choose it (the command bears a higher score, so it comes first), and
+whoever rules the engine can end it. Both show as a missing report, which the host does not take for an exit.
+
+It is Perl because `perl-base` is an essential package of Debian and Ubuntu: any image derived from them has it, and no
+shell can tell a signal from an exit status or hold a deadline by itself. Such an image needs `tar` and `find` too.
+
+Streams: stdin is the tar to unpack; stdout is the command's output; stderr carries frames, `KIND LENGTH\n` and as many
+bytes: `R` the command starts · `E` facts about its end · `F` a report file · `D` a piece of the workspace's tar ·
+`Z` what came of that tar. See `runners.sandbox.frames`.
+"""
+
+from __future__ import annotations
+
+from ledger.errors import Unfit
+from runners.sandbox.spec import SandboxSpec
+
+INTERPRETER = "/usr/bin/perl"
+WORKSPACE = "/workspace"
+
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/tmp",  # noqa: S108  (a path inside the sandbox)
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+"""All that a command finds in its environment, made from nothing: neither the host's nor the image's is passed on."""
+
+STAGE_SECONDS = 60.0
+"""The time that unpacking and reporting may take, each."""
+
+SYSTEM_CALLS = {"x86_64": {"prctl": 157, "statfs": 137}, "aarch64": {"prctl": 167, "statfs": 43}}
+"""Numbers of the system calls that Perl has no function for, by the engine's name of the architecture."""
+
+WRAPPER = r"""
+use strict;
+$0 = 'patchyard';
+use Fcntl;
+use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC setitimer ITIMER_REAL);
+
+my ($prctl, $statfs, $deadline, $stage, $report_cap, $workspace_cap, $reports, $variables) = splice @ARGV, 0, 8;
+my @reports = splice @ARGV, 0, $reports;
+my %environment = splice @ARGV, 0, 2 * $variables;
+my @command = @ARGV;
+my ($EINTR, $WNOHANG, $PR_SET_DUMPABLE) = (4, 1, 4);
+
+sub clock { return clock_gettime(CLOCK_MONOTONIC) }
+
+syscall($prctl, $PR_SET_DUMPABLE, 0, 0, 0, 0);
+open(my $frames, '>&', \*STDERR) or exit 125;
+open(STDERR, '>&', \*STDOUT);
+open(my $nothing, '<', '/dev/null');
+%ENV = %environment;
+umask 022;
+
+# $end is the end of the present stage, $doom that of everything: then PID 1 goes, and all others with it.
+my ($end, $doom) = (0, clock() + $deadline + 2 * $stage + 10);
+$SIG{ALRM} = sub {
+  exit 124 if clock() >= $doom;
+  die "time\n" if $^S && $end && clock() >= $end;
+};
+
+sub frame {
+  my ($kind, $bytes) = @_;
+  my ($all, $sent) = ("$kind " . length($bytes) . "\n" . $bytes, 0);
+  while ($sent < length $all) {
+    my $n = syswrite $frames, $all, length($all) - $sent, $sent;
+    if (defined $n) { $sent += $n } elsif ($! != $EINTR) { exit 125 }
+  }
+}
+
+# Wait for one child and reap all others meanwhile; its wait status, or undef when the time is over. The timer goes on
+# ticking after its first shot: one that came between the look at the clock and the wait would be lost.
+sub reap {
+  my ($wanted, $seconds) = @_;
+  my $status;
+  $end = clock() + $seconds;
+  setitimer(ITIMER_REAL, $seconds, 0.05);
+  eval {
+    while ((my $pid = waitpid -1, 0) > 0) {
+      if ($pid == $wanted) { $status = $?; last }
+    }
+  };
+  $end = 0;
+  setitimer(ITIMER_REAL, 1, 1);
+  return $status;
+}
+
+sub kill_the_rest {
+  for (1 .. 100) {
+    kill 'KILL', -1;
+    reap(-1, 0.05);
+    last if waitpid(-1, $WNOHANG) == -1;
+  }
+}
+
+# Start a program in the workspace; its process id, and the errno if it could not be executed. It is dumpable again and
+# comes first when memory runs out.
+sub start {
+  my ($in, $out, $err, @argv) = @_;
+  pipe(my $failed, my $fail) or exit 125;
+  my $pid = fork;
+  exit 125 unless defined $pid;
+  if (!$pid) {
+    $SIG{ALRM} = 'DEFAULT';
+    setpgrp 0, 0;
+    open(STDIN, '<&', $in);
+    open(STDOUT, '>&', $out);
+    open(STDERR, '>&', $err);
+    syscall($prctl, $PR_SET_DUMPABLE, 1, 0, 0, 0);
+    if (open my $score, '>', '/proc/self/oom_score_adj') { syswrite $score, 500; close $score }
+    chdir '/workspace' and exec {$argv[0]} @argv;
+    syswrite $fail, $! + 0;
+    exit 127;
+  }
+  close $fail;
+  my $errno = '';
+  1 until defined sysread $failed, $errno, 16;
+  return ($pid, $errno);
+}
+
+sub one_line {
+  open my $file, '<', shift or return '';
+  local $/;
+  my $text = <$file>;
+  $text =~ s/\s+/ /g;
+  return $text;
+}
+
+sub space {
+  my ($path, $buffer) = (shift, "\0" x 256);
+  return syscall($statfs, $path, $buffer) == 0 ? join ',', (unpack 'q7', $buffer)[1 .. 6] : '';
+}
+
+sub report_file {
+  my $path = shift;
+  return ('missing', '') unless lstat $path;
+  return ('not_a_file', '') unless -f _;
+  return ('too_big', '') if -s _ > $report_cap;
+  sysopen my $file, $path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK or return ('not_a_file', '');
+  my $bytes = '';
+  while (length $bytes <= $report_cap) {
+    my $n = sysread $file, $bytes, 65536, length $bytes;
+    last if defined $n ? !$n : $! != $EINTR;
+  }
+  return ('ok', $bytes);
+}
+
+# Run a program and give its output to $take, piece by piece, until that returns false; whether all went well.
+sub pieces_of {
+  my ($take, @argv) = @_;
+  pipe(my $from, my $to) or exit 125;
+  open(my $nowhere, '>', '/dev/null');
+  my ($pid) = start($nothing, $to, $nowhere, @argv);
+  close $to;
+  my $whole = 0;
+  while (1) {
+    my $n = sysread $from, my $piece, 65536;
+    next if !defined $n && $! == $EINTR;
+    if (!$n) { $whole = defined $n; last }
+    last unless $take->($piece);
+  }
+  close $from;
+  my $status = reap($pid, $stage);
+  kill_the_rest();
+  return $whole && defined $status && $status == 0;
+}
+
+my %fact;
+my $began = clock();
+my ($tar) = start(\*STDIN, \*STDOUT, \*STDOUT, 'tar', '-xf', '-');
+my $status = reap($tar, $stage);
+$fact{unpacked} = defined $status && $status == 0 ? 1 : 0;
+kill_the_rest();
+open(STDIN, '<&', $nothing);
+my $ready = clock();
+$fact{unpack_ms} = int(1000 * ($ready - $began));
+if ($fact{unpacked}) {
+  frame('R', '');
+  my ($pid, $errno) = start($nothing, \*STDOUT, \*STDOUT, @command);
+  $status = reap($pid, $deadline);
+  $fact{run_ms} = int(1000 * (clock() - $ready));
+  kill_the_rest();
+  if ($errno) { $fact{exec_errno} = $errno }
+  elsif (defined $status) { $fact{status} = $status }
+  else { $fact{timed_out} = 1 }
+}
+my (undef, undef, $user, $system) = times;
+$fact{cpu_ms} = int(1000 * ($user + $system));
+$fact{"disk:$_"} = space($_) for '/workspace', '/tmp';
+$fact{"cgroup:$_"} = one_line("/sys/fs/cgroup/$_") for qw(memory.events memory.peak pids.events
+  memory/memory.oom_control memory/memory.max_usage_in_bytes memory/memory.failcnt pids/pids.events);
+frame('E', join '', map { "$_=$fact{$_}\n" } sort keys %fact);
+exit 0 unless $fact{unpacked};
+
+for my $index (0 .. $#reports) {
+  my ($state, $bytes) = report_file($reports[$index]);
+  frame('F', "$index $state\n$bytes");
+}
+if ($workspace_cap) {
+  my ($sockets, $sent) = ('', 0);
+  pieces_of(sub { $sockets .= shift; length $sockets < 65536 }, 'find', '.', '-type', 's', '-print0');
+  my $packed = pieces_of(sub {
+    my $piece = shift;
+    $sent += length $piece;
+    return 0 if $sent > $workspace_cap;
+    frame('D', $piece);
+    return 1;
+  }, 'tar', '-cf', '-', '.');
+  frame('Z', ($packed ? 'ok' : $sent > $workspace_cap ? 'too_big' : 'failed') . "\n$sockets");
+}
+"""
+
+
+def argv(spec: SandboxSpec, architecture: str) -> list[str]:
+    """The container's whole command line. Raises Unfit for an architecture whose system calls we do not know."""
+    calls = SYSTEM_CALLS.get(architecture)
+    if calls is None:
+        raise Unfit(f"no sandboxes on {architecture}", remedy=f"use an engine on {' or '.join(SYSTEM_CALLS)}")
+    environment = [part for pair in ENVIRONMENT.items() for part in pair]
+    return [
+        INTERPRETER, "-e", WRAPPER,
+        str(calls["prctl"]), str(calls["statfs"]),
+        f"{spec.deadline_seconds:.3f}", f"{STAGE_SECONDS:.3f}",
+        str(spec.report_bytes), str(spec.workspace_export_bytes if spec.export_workspace else 0),
+        str(len(spec.reports)), str(len(ENVIRONMENT)),
+        *spec.reports, *environment, *spec.command,
+    ]  # fmt: skip
