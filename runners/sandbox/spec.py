@@ -66,7 +66,7 @@ class ReportFile(Record):
 
 
 class Timings(Record):
-    """Milliseconds by our clock, but `run_ms`, which PID 1 took: the command alone, from its start to its end."""
+    """Milliseconds by our clock; `unpack_ms` and `run_ms` (the command alone) by PID 1's, when it could report."""
 
     create_ms: int = 0
     start_ms: int = 0

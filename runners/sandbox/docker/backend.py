@@ -15,7 +15,14 @@ from images.oci_layout import engine_archive, read_layout
 from ledger.records.base import Record
 from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Registry
 from runners.sandbox.docker.connection import Connections
-from runners.sandbox.docker.create import LABEL_FENCE, LABEL_JOB, LABEL_SANDBOX, LABEL_STEP
+from runners.sandbox.docker.create import (
+    LABEL_FENCE,
+    LABEL_JOB,
+    LABEL_OWNER,
+    LABEL_SANDBOX,
+    LABEL_STEP,
+    container,
+)
 from runners.sandbox.docker.removal import is_gone, remove
 from runners.sandbox.docker.run import Run
 from runners.sandbox.spec import EngineFacts, SandboxResult, SandboxSpec
@@ -31,13 +38,22 @@ class LocalImage(Record):
 class DockerBackend:
     """Sandboxes on the engine at `host`, with its default runtime or the named one.
 
-    `grace_seconds` is how long after the deadline we end what the fuse inside should have ended.
+    `owner` names the ledger that the sandboxes belong to: an engine may serve several, whose steps have the same
+    numbers, and each finds and destroys its own only. `grace_seconds` is how long after the deadline we end what the
+    fuse inside should have ended.
     """
 
     def __init__(
-        self, host: str, registry: Registry, *, runtime: str | None = None, grace_seconds: float = 2.0
+        self,
+        host: str,
+        registry: Registry,
+        *,
+        owner: str = "",
+        runtime: str | None = None,
+        grace_seconds: float = 2.0,
     ) -> None:
         self._connections = Connections(host)
+        self._owner = owner
         self._registry, self._runtime, self._grace_seconds = registry, runtime, grace_seconds
         self._facts: EngineFacts | None = None
         self._images: dict[str, LocalImage] = {}
@@ -45,9 +61,8 @@ class DockerBackend:
     def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
         """See `Backend.run`."""
         facts, image = self.facts(), self._image(spec)
-        return Run(self._connections, self._registry, spec, facts, self._grace_seconds).result(
-            image.id, image.volumes, self._runtime, files, cancel
-        )
+        body = container(spec, self._owner, image.id, image.volumes, facts, self._runtime)
+        return Run(self._connections, self._registry, spec, facts, self._grace_seconds).result(body, files, cancel)
 
     def has_image(self, digest: str) -> bool:
         """See `Backend.has_image`."""
@@ -68,9 +83,9 @@ class DockerBackend:
 
     def find(self, *, step_id: int | None = None) -> list[FoundSandbox]:
         """See `Backend.find`."""
-        label = LABEL_STEP if step_id is None else f"{LABEL_STEP}={step_id}"
+        labels = [f"{LABEL_OWNER}={self._owner}", LABEL_STEP if step_id is None else f"{LABEL_STEP}={step_id}"]
         with self._connections.client() as client:
-            return [_found(row) for row in client.containers(all=True, filters={"label": label})]
+            return [_found(row) for row in client.containers(all=True, filters={"label": labels})]
 
     def destroy(self, found: FoundSandbox) -> Evidence:
         """See `Backend.destroy`."""

@@ -20,15 +20,19 @@ UID = GID = 65532
 HOSTNAME = "sandbox"
 LABEL_SANDBOX, LABEL_JOB = "patchyard.sandbox", "patchyard.job"
 LABEL_STEP, LABEL_FENCE = "patchyard.step", "patchyard.fence"
+LABEL_OWNER = "patchyard.owner"
 
 SHARED_MEMORY_BYTES = 64 * MIB
 BYTES_PER_INODE = 4 * KIB
 
 
 def container(
-    spec: SandboxSpec, name: str, image_id: str, volumes: Iterable[str], engine: EngineFacts, runtime: str | None
+    spec: SandboxSpec, owner: str, image_id: str, volumes: Iterable[str], engine: EngineFacts, runtime: str | None
 ) -> dict[str, Any]:
-    """The body of `POST /containers/create`, see the Engine API. Raises Unfit for an unknown architecture."""
+    """The body of `POST /containers/create`, see the Engine API, but for the sandbox's name.
+
+    Raises Unfit for an unknown architecture.
+    """
     command = wrapper.argv(spec, engine.architecture)
     return {
         "Image": image_id,
@@ -39,7 +43,7 @@ def container(
         "Env": [f"{variable}={value}" for variable, value in wrapper.ENVIRONMENT.items()],
         "Hostname": HOSTNAME,
         "Labels": {
-            LABEL_SANDBOX: name,
+            LABEL_OWNER: owner,
             LABEL_JOB: str(spec.job_id),
             LABEL_STEP: str(spec.step_id),
             LABEL_FENCE: str(spec.fence),

@@ -21,7 +21,7 @@ from ledger.errors import PatchyardError
 from ledger.faults import crash_point
 from runners.sandbox.backend import EngineUnavailable, ImageUnavailable, Registry, SandboxLost
 from runners.sandbox.docker.connection import Connections
-from runners.sandbox.docker.create import container
+from runners.sandbox.docker.create import LABEL_SANDBOX
 from runners.sandbox.docker.removal import is_gone, remove
 from runners.sandbox.docker.stream import Overseer, Streams, Why
 from runners.sandbox.outcome import Outcome, result_of
@@ -41,19 +41,12 @@ class Run:
         self._lap = self._began = time.monotonic()
         self._took: dict[str, int] = {}
 
-    def result(
-        self,
-        image_id: str,
-        volumes: Iterable[str],
-        runtime: str | None,
-        files: Iterable[bytes],
-        cancel: threading.Event | None,
-    ) -> SandboxResult:
-        """Run it. Raises as `Backend.run` does."""
+    def result(self, body: dict[str, Any], files: Iterable[bytes], cancel: threading.Event | None) -> SandboxResult:
+        """Run the container that `body` describes. Raises as `Backend.run` does."""
         name = self._registry.register(self._spec)
         crash_point("sandbox.after_register")
         self._lap = time.monotonic()
-        body = container(self._spec, name, image_id, volumes, self._facts, runtime)
+        body["Labels"][LABEL_SANDBOX] = name
         with self._connections.client() as client:
             key = self._create(client, name, body)
             try:
@@ -82,8 +75,7 @@ class Run:
             why = streams.run(files, overseer)
             if why is not None:
                 self._kill(key, streams)
-        if overseer.export_since is not None:
-            self._took["export_ms"] = _ms_since(overseer.export_since)
+        self._took |= overseer.took_ms()
         self._lap = time.monotonic()
         return self._outcome(client, key, streams, why)
 
