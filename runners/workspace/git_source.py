@@ -16,7 +16,7 @@ from runners.workspace.location import redacted
 FULL_ID = re.compile(r"[0-9a-f]{40}\Z")
 _SHORT_ID = re.compile(r"[0-9a-fA-F]{4,40}\Z")
 # Names of branches, tags and commits, and steps back from them; nothing that git would read as an option or a path.
-_REVISION = re.compile(r"(?!.*(?:\.\.|@\{|//))[A-Za-z0-9_][A-Za-z0-9._/+@-]*(?:[~^][0-9]*)*\Z")
+_REVISION = re.compile(r"(?!.*(?:\.\.|@\{|//))([A-Za-z0-9_][A-Za-z0-9._/+@-]*)((?:[~^][0-9]*)*)\Z")
 _NO_SINGLE_COMMIT = ("unadvertised object", "shallow capabilities", "does not support shallow", "no such remote ref")
 _NO_SUCH_REVISION = ("single revision", "unknown revision", "bad object", "bad revision")
 _NOT_THERE = ("not our ref", "couldn't find remote ref", "bad object")
@@ -36,20 +36,22 @@ def git_dir_of(path: Path) -> Path | None:
     return None
 
 
-def find_commit(git: Git, location: str, name: str) -> str | None:
-    """The full id of the commit that `name` means at `location`; None when only a copy of all could tell.
+def find_commit(git: Git, location: str, name: str) -> str:
+    """The full id of the commit that `name` means at `location`, or, when only a copy of all of it could tell, what to
+    ask that copy for.
 
     Raises `CommitMissing`, `RepositoryMissing`, `GitFailed`.
     """
-    if not _REVISION.match(name):
-        raise CommitMissing(
-            "is no name of a commit", where=f"base {name!r}", remedy="give a commit, branch, tag or HEAD"
-        )
+    revision = _REVISION.match(name)
+    if not revision:
+        remedy = "give a commit, a branch, a tag or HEAD"
+        raise CommitMissing("is no name of a commit", where=f"base {shown(name)}", remedy=remedy)
     if location.startswith("/"):
         return _find_locally(git, location, name)
-    if FULL_ID.match(name.lower()):
-        return name.lower()
-    return _find_advertised(git, location, name)
+    start, steps = revision.groups()
+    if FULL_ID.match(start.lower()):
+        return start.lower() + steps
+    return (_find_advertised(git, location, start) or start) + steps
 
 
 def _find_locally(git: Git, location: str, name: str) -> str:
@@ -85,18 +87,16 @@ def missing(name: str, location: str, what: str = "no such commit", remedy: str 
 
 
 def _find_advertised(git: Git, location: str, name: str) -> str | None:
-    """A branch, tag or HEAD among what the server advertises."""
+    """A branch, tag or HEAD among what the server advertises; None for what may be a short id."""
     listed = git.run("ls-remote", "--quiet", "--", location)
     refs = {ref: oid for oid, _, ref in (line.partition("\t") for line in listed.splitlines())}
     if any(len(oid) != 40 for oid in refs.values()):
-        raise RepositoryMissing(
-            "its object format is not SHA-1", where=redacted(location), remedy="convert it with git"
-        )
+        raise _not_sha1(location)
     for ref in (name, f"refs/tags/{name}", f"refs/heads/{name}"):
         found = refs.get(ref + "^{}") or refs.get(ref)
         if found is not None:
             return found
-    if _SHORT_ID.match(name) or name[-1] in "~^0123456789":
+    if _SHORT_ID.match(name):
         return None
     raise missing(name, location)
 

@@ -28,7 +28,7 @@ from runners.workspace.errors import (
 )
 from runners.workspace.folder import folder_members, gitignore_of
 from runners.workspace.git_remote import Git
-from runners.workspace.git_source import fetch_all, fetch_commit, find_commit, rev_parse
+from runners.workspace.git_source import FULL_ID, fetch_all, fetch_commit, find_commit, rev_parse
 from runners.workspace.location import URL, redacted
 from runners.workspace.pack import add_pack, pack_of_commit
 from runners.workspace.places import Fill, Places
@@ -117,7 +117,7 @@ class Mirrors:
 
     def _resolve_git(self, source: SourceRef, name: str) -> tuple[Store, str]:
         commit = find_commit(self._git, source.location, name)
-        if commit is not None:
+        if FULL_ID.match(commit):
             store = self._places.at_hand(place_of(source), commit)
             if store is not None:
                 return store, commit
@@ -125,7 +125,7 @@ class Mirrors:
 
         def fill(git_dir: Path) -> str:
             fetch_all(self._git, source.location, git_dir)
-            return rev_parse(self._git, git_dir, source.location, name)
+            return rev_parse(self._git, git_dir, source.location, commit)
 
         return self._places.filled(place_of(source), fill)
 
