@@ -7,7 +7,7 @@ is complete: a code of `ledger.records.tool.ErrorCode` without a row, or a row w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ledger.errors import Permanent
 from ledger.records.tool import ErrorCode, ToolError
@@ -49,11 +49,22 @@ ERRORS: dict[ErrorCode, ErrorKind] = {
 class ToolFailure(Permanent):
     """A tool did not do what was asked."""
 
-    def __init__(self, code: ErrorCode, message: str, suggested_action: str | None = None) -> None:
-        """`message` says what is wrong and where; without `suggested_action` the table's is shown."""
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        suggested_action: str | None = None,
+        *,
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        """`message` says what is wrong and where; without `suggested_action` the table's is shown.
+
+        `data` is what can be shown all the same, such as the output of a command that took too long.
+        """
         super().__init__(message)
         self.code: ErrorCode = code
         self.suggested_action = suggested_action
+        self.data = data
 
     def shown(self) -> ToolError:
         """The failure as a model is shown it."""

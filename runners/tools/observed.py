@@ -6,7 +6,7 @@ here: bytes that are no UTF-8 and NUL characters are replaced, names of files ke
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -34,7 +34,6 @@ class Observed:
     data: dict[str, Any]
     truncated: bool = False
     tree: str | None = None
-    refs: dict[str, str] = field(default_factory=dict)
 
 
 def shown_text(data: bytes) -> str:

@@ -1,0 +1,78 @@
+"""One command of a job in one sandbox: its limits from the job, its time from the step, its end as a record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from ledger.errors import BadInput, Permanent
+from ledger.records.step import Claim
+from policy.ceilings import Limits, limits_of
+from runners.runner import Runner, Stopped
+from runners.sandbox.spec import SandboxResult, SandboxSpec
+from runners.spending import OutOfBudget, SandboxTime
+from runners.workspace.store import Store
+from runners.workspace.stream import tar_chunks
+
+
+class CommandInvalid(Permanent):
+    """This command, or a limit of this job, is none that a sandbox can have."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to run: `reports` are absolute paths to bring out, `keep_workspace` brings the workspace out too."""
+
+    argv: Sequence[str]
+    timeout_seconds: float
+    reports: tuple[str, ...] = ()
+    keep_workspace: bool = False
+
+
+def run_command(
+    runner: Runner, claim: Claim, time: SandboxTime, store: Store, tree: str, command: Command
+) -> SandboxResult:
+    """Runs `command` over the files of `tree` in a fresh sandbox.
+
+    Raises OutOfBudget when the budget cut it short, Stopped, CommandInvalid, and what the backend raises.
+    """
+    allowed = time.allow(command.timeout_seconds)
+    spec = _spec(claim, command, allowed.deadline_ms)
+    result = runner.backend.run(spec, tar_chunks(store, tree), runner.cancelled)
+    time.took(result.timings.run_ms)
+    if result.cancelled:
+        raise Stopped(time.amounts())
+    if result.timed_out and allowed.cut_by is not None:
+        raise OutOfBudget(allowed.cut_by)
+    return result
+
+
+def job_limits(claim: Claim) -> Limits:
+    """The limits of the job's sandboxes. Raises CommandInvalid."""
+    try:
+        return limits_of(claim.job.limits)
+    except BadInput as wrong:
+        raise CommandInvalid(wrong.message) from None
+
+
+def _spec(claim: Claim, command: Command, deadline_ms: int) -> SandboxSpec:
+    limits = job_limits(claim)
+    try:
+        return SandboxSpec(
+            image=claim.job.image,
+            command=tuple(command.argv),
+            limits=limits,
+            deadline_seconds=deadline_ms / 1_000,
+            job_id=claim.job_id,
+            step_id=claim.step_id,
+            fence=claim.fence,
+            reports=command.reports,
+            export_workspace=command.keep_workspace,
+            workspace_export_bytes=2 * limits.workspace_bytes,
+        )
+    except ValidationError as wrong:
+        fault = wrong.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in fault["loc"])
+        raise CommandInvalid(f"{field}: {fault['msg'].removeprefix('Value error, ')}") from None

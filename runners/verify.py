@@ -1,0 +1,243 @@
+"""The verify step: the host's own look at a tree, in fresh sandboxes that the agent never saw.
+
+On the base it shows that the environment is red before any work is paid for; on the head it decides whether the job is
+done. The model has no part in it, and neither has anything that an agent wrote beyond the tree itself. A verdict is
+bound to its tree. What the environment did wrong and what the agent did wrong are different reasons; a sandbox that
+can't be had is neither, and is tried again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ledger.errors import Permanent
+from ledger.objects import ObjectMissing, get_object
+from ledger.records.job import Acceptance, Reason, Tests
+from ledger.records.step import Claim, Completion, Event, NextStep
+from ledger.records.verdict import IdCounts, TestOutcome, TestRun, Verdict
+from runners.command import CommandInvalid
+from runners.ends import ended, step_work
+from runners.reports import outcome_of
+from runners.runner import Runner
+from runners.sandbox.backend import SandboxBroken
+from runners.spending import OutOfBudget, SandboxTime
+from runners.testrun import TestedTree, run_tests_on
+from runners.workspace.diff import changed_paths, protected_changes
+from runners.workspace.errors import RefusedWorkspace
+from runners.workspace.overlay import lay_over
+from runners.workspace.store import EMPTY_TREE, Store
+
+SHOWN_IDS = 200
+"""How many test ids a verdict names of each kind; its counts are complete."""
+
+
+class _Unmet(Permanent):
+    """Verification ends here, for `reason`. Only inside this module."""
+
+    def __init__(self, reason: Reason, explanation: str) -> None:
+        self.reason: Reason = reason
+        self.explanation = explanation
+        super().__init__(explanation)
+
+
+@dataclass
+class _Verification:
+    """One verification, and what it has seen so far."""
+
+    claim: Claim
+    runner: Runner
+    store: Store
+    tree: str
+    time: SandboxTime
+    candidate: TestRun | None = None
+    acceptance: TestRun | None = None
+    fail_to_pass: IdCounts = field(default_factory=IdCounts)
+    pass_to_pass: IdCounts = field(default_factory=IdCounts)
+    protected_changed: tuple[str, ...] = ()
+    files_changed: int = 0
+
+
+@step_work
+def verify(claim: Claim, runner: Runner) -> Completion:
+    """Judges the base (`claim.input` {"on": "base"}) or the agent's head ({"on": "head"}).
+
+    The base leads to the agent's first turn, a verified head to its publication. Raises Stopped, LeaseLost, and
+    Temporary errors of what it needs.
+    """
+    on_head = claim.input.get("on") == "head"
+    tree = claim.head_tree if on_head else claim.job.base_tree
+    seen = _Verification(claim, runner, runner.workspace(claim), tree, SandboxTime(claim))
+    try:
+        explanation = _check_head(seen) if on_head else _check_base(seen)
+    except _Unmet as unmet:
+        return _completion(seen, on_head, unmet.reason, unmet.explanation)
+    except (SandboxBroken, CommandInvalid) as broken:
+        return _completion(seen, on_head, "environment_failed", broken.message)
+    except OutOfBudget as out:
+        return ended(out.reason, out.message, seen.time.amounts())
+    return _completion(seen, on_head, "verified", explanation)
+
+
+# -- on the base ----------------------------------------------------------------------------------------------------
+
+
+def _check_base(seen: _Verification) -> str:
+    acceptance = seen.claim.job.acceptance
+    if acceptance is None or not acceptance.red_on_base:
+        return "nothing to show on the base"
+    tested = _run_acceptance(seen, acceptance)
+    _require_usable(tested, "environment_failed", "on the base")
+    run = tested.run
+    outcomes = {test: outcome_of(run.tests, test) for test in acceptance.fail_to_pass}
+    passing = [test for test, outcome in outcomes.items() if outcome == "passed"]
+    absent = [test for test, outcome in outcomes.items() if outcome is None]
+    if passing:
+        raise _Unmet("environment_failed", f"not red on the base: {_some(passing)} passed without any change")
+    if absent and run.exit_code == 0:
+        raise _Unmet("environment_failed", f"{_some(absent)} did not run on the base, and nothing failed to explain it")
+    if seen.pass_to_pass.not_passed:
+        raise _Unmet("environment_failed", f"did not pass on the base: {_some(seen.pass_to_pass.not_passed)}")
+    how = f"; {_some(absent)} could not be collected, which counts as red" if absent else ""
+    return f"red on the base: {len(outcomes)} tests did not pass{how}"
+
+
+# -- on the head ----------------------------------------------------------------------------------------------------
+
+
+def _check_head(seen: _Verification) -> str:
+    job = seen.claim.job
+    changes = changed_paths(seen.store, job.base_tree, seen.tree)
+    seen.files_changed = len(changes)
+    if not changes:
+        raise _Unmet("empty_patch", "the tree is the base: nothing was changed")
+    _check_protected(seen)
+    if job.tests is None and job.acceptance is None:
+        raise _Unmet("no_tests_ran", "the job has neither tests nor acceptance")
+    said = []
+    if job.tests is not None:
+        said.append(_check_candidate(seen, job.tests))
+    if job.acceptance is not None:
+        said.append(_check_acceptance(seen, job.acceptance))
+    return "; ".join(said)
+
+
+def _check_protected(seen: _Verification) -> None:
+    job = seen.claim.job
+    protected = set(protected_changes(seen.store, job.base_tree, seen.tree, job.protected))
+    if job.acceptance is not None:
+        laid = {entry.path for entry in seen.store.walk(_laid_over(seen, EMPTY_TREE, job.acceptance))}
+        protected |= {change.path for change in changed_paths(seen.store, job.base_tree, seen.tree)} & laid
+    seen.protected_changed = tuple(sorted(protected)[:SHOWN_IDS])
+    if protected:
+        raise _Unmet("protected_path_changed", f"changed although protected: {_some(seen.protected_changed)}")
+
+
+def _check_candidate(seen: _Verification, tests: Tests) -> str:
+    tested = run_tests_on(seen.runner, seen.claim, seen.time, seen.store, seen.tree, tests, reuse=True)
+    run = tested.run
+    seen.candidate = _trimmed(run)
+    _require_usable(tested, "verification_failed", "in the job's tests")
+    if run.discovered == 0:
+        raise _Unmet("no_tests_ran", "the job's test command found no tests")
+    if run.passed + run.failed == 0:
+        raise _Unmet("no_tests_ran", f"all {run.skipped} tests were skipped")
+    if run.exit_code != 0:
+        bad = [test for test, outcome in run.tests.items() if outcome in ("failed", "error")]
+        which = f": {_some(bad)}" if bad else ""
+        raise _Unmet("verification_failed", f"the job's tests ended with {run.exit_code}{which}")
+    if run.output_truncated:
+        raise _Unmet("verification_failed", "the job's tests wrote more output than is kept")
+    if run.failed:
+        raise _Unmet("verification_failed", f"the tests ended with 0 and their report shows {run.failed} failures")
+    return f"{run.passed} of the job's tests passed"
+
+
+def _check_acceptance(seen: _Verification, acceptance: Acceptance) -> str:
+    tested = _run_acceptance(seen, acceptance)
+    _require_usable(tested, "acceptance_failed", "in the acceptance tests")
+    not_passed = (*seen.fail_to_pass.not_passed, *seen.pass_to_pass.not_passed)
+    if not_passed:
+        raise _Unmet("acceptance_failed", f"did not pass: {_some(not_passed)}")
+    return f"{seen.fail_to_pass.passed + seen.pass_to_pass.passed} acceptance tests passed"
+
+
+# -- both -----------------------------------------------------------------------------------------------------------
+
+
+def _run_acceptance(seen: _Verification, acceptance: Acceptance) -> TestedTree:
+    tree = _laid_over(seen, seen.tree, acceptance)
+    tested = run_tests_on(seen.runner, seen.claim, seen.time, seen.store, tree, acceptance, reuse=True)
+    named = (*acceptance.fail_to_pass, *acceptance.pass_to_pass)
+    seen.acceptance = _trimmed(tested.run, named)
+    seen.fail_to_pass = _counts(tested.run.tests, acceptance.fail_to_pass)
+    seen.pass_to_pass = _counts(tested.run.tests, acceptance.pass_to_pass)
+    return tested
+
+
+def _laid_over(seen: _Verification, tree: str, acceptance: Acceptance) -> str:
+    """`tree` with the acceptance files in place of whatever it has at their paths."""
+    if acceptance.files_sha256 is None:
+        return tree
+    try:
+        return lay_over(seen.store, tree, get_object(seen.runner.db, acceptance.files_sha256))
+    except (RefusedWorkspace, ObjectMissing) as error:
+        raise _Unmet("environment_failed", f"acceptance files: {error.message}") from None
+
+
+def _require_usable(tested: TestedTree, reason: Reason, where: str) -> None:
+    """Raises _Unmet if the run ended in another way than by itself, or without a report."""
+    run = tested.run
+    if run.ended == "command_not_found":
+        raise _Unmet("environment_failed", f"the command is not in the sandbox image ({where})")
+    if run.ended != "exited":
+        raise _Unmet(reason, f"the command {run.ended.replace('_', ' ')} {where}")
+    if run.report != "ok":
+        raise _Unmet(reason, f"the report is {run.report.replace('_', ' ')} {where}: {tested.remark}")
+
+
+def _counts(tests: dict[str, TestOutcome], wanted: tuple[str, ...]) -> IdCounts:
+    not_passed = tuple(test for test in wanted if outcome_of(tests, test) != "passed")
+    return IdCounts(passed=len(wanted) - len(not_passed), failed=len(not_passed), not_passed=not_passed[:SHOWN_IDS])
+
+
+def _trimmed(run: TestRun, named: tuple[str, ...] = ()) -> TestRun:
+    """The run with the outcomes that a verdict is about: of the named tests, else of what did not pass."""
+    if named:
+        found = {test: outcome_of(run.tests, test) for test in named}
+        kept = {test: outcome for test, outcome in found.items() if outcome is not None}
+    else:
+        kept = {test: outcome for test, outcome in run.tests.items() if outcome in ("failed", "error")}
+    return run.model_copy(update={"tests": dict(list(kept.items())[:SHOWN_IDS])})
+
+
+def _some(names: list[str] | tuple[str, ...]) -> str:
+    shown = ", ".join(name[:200] for name in names[:5])
+    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
+
+
+def _completion(seen: _Verification, on_head: bool, reason: Reason, explanation: str) -> Completion:
+    ok = reason == "verified"
+    verdict = Verdict(
+        on="head" if on_head else "base",
+        tree=seen.tree,
+        ok=ok,
+        reason=reason,
+        explanation=explanation,
+        candidate=seen.candidate,
+        acceptance=seen.acceptance,
+        fail_to_pass=seen.fail_to_pass if seen.acceptance else None,
+        pass_to_pass=seen.pass_to_pass if seen.acceptance else None,
+        protected_changed=seen.protected_changed,
+        files_changed=seen.files_changed,
+    ).plain()
+    body = {key: verdict[key] for key in ("on", "tree", "ok", "reason", "explanation")}
+    follows = NextStep(kind="publish", input={"tree": seen.tree}) if on_head else NextStep(kind="decide")
+    return Completion(
+        result=verdict,
+        spent=seen.time.amounts(),
+        next=follows if ok else None,
+        end=None if ok else reason,
+        job_state="publishing" if ok and on_head else None,
+        events=(Event(kind="verification", body=body),),
+        verdict=verdict if on_head or not ok else None,
+    )
