@@ -145,14 +145,14 @@ def _checked(path: Path, shown: str, top: LinedDict, sets: tuple[str, ...]) -> B
     assert batch is not None  # noqa: S101  (no problem was found)
     assert jobs is not None  # noqa: S101
     spec = BatchSpec(name=batch.name, weight=batch.weight, max_parallel=batch.max_parallel)
-    return BatchFile(shown, path.absolute().parent, spec, defaults, sets, jobs)
+    return BatchFile(shown, path.parent.resolve(), spec, defaults, sets, jobs)
 
 
 def _jobs(top: LinedDict, path: Path, where: Any, problems: Problems) -> LinedList | Path | None:
     """The list of jobs, or the file that has them."""
     jobs = top.get("jobs")
     if isinstance(jobs, str) and jobs:
-        file = path.absolute().parent / jobs
+        file = path.parent.resolve() / jobs
         try:
             _readable(file, _beside(str(path), file), said=where(("jobs",)))
         except BadInput as problem:
@@ -174,7 +174,7 @@ def _where(file: str, line: int, sets: Sequence[str]) -> str:
 
 def _beside(file: str, other: Path) -> str:
     """`other` as it is shown: by the way that `file` was named where they are in one folder."""
-    return str(Path(file).parent / other.name) if Path(file).absolute().parent == other.parent else str(other)
+    return str(Path(file).parent / other.name) if Path(file).parent.resolve() == other.parent else str(other)
 
 
 def _readable(path: Path, shown: str, said: str | None = None) -> None:

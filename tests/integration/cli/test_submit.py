@@ -1,0 +1,340 @@
+"""Submission: all or nothing, the same twice is once, and every mistake one line with its place and nothing written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+from ledger.objects import get_object
+from ledger.reads import find_job, list_jobs
+from tests.integration.cli.conftest import BATCH, git
+
+TABLES = ("batches", "jobs", "agents", "accounts", "steps", "objects", "events", "chains")
+
+
+def rows(db) -> dict[str, int]:
+    """How many rows each table has."""
+    with db.transaction() as connection:
+        counted = {t: connection.execute(f"SELECT count(*) AS n FROM ledger.{t}").fetchone() for t in TABLES}  # noqa: S608
+    return {table: found["n"] for table, found in counted.items()}
+
+
+def test_a_batch_is_submitted_with_everything_that_a_worker_needs(ledger, patchyard, place):
+    done = patchyard("submit", "batch.yaml")
+    assert (done.status, done.err) == (0, "")
+    assert done.out == "batch fixes submitted: id 1, 1 jobs\n"
+    job = find_job(ledger, "fixes/one")
+    assert job.spec.base_commit == git(place / "repo", "rev-parse", "HEAD")
+    assert job.spec.base_tree == git(place / "repo", "rev-parse", "HEAD^{tree}")
+    assert job.spec.image == "sha256:" + "a" * 64
+    assert get_object(ledger, job.spec.replay_sha256) == b'{"final": "done"}\n'
+    assert (place / "home" / "mirrors").is_dir()
+
+
+def test_the_same_file_again_is_the_same_batch(ledger, patchyard):
+    first = patchyard("submit", "batch.yaml", "--json").json
+    before = rows(ledger)
+    again = patchyard("submit", "batch.yaml", "--json").json
+    assert (first["created"], again["created"]) == (True, False)
+    assert first["batch_id"] == again["batch_id"]
+    assert rows(ledger) == before
+    said = patchyard("submit", "batch.yaml")
+    assert said.out == "batch fixes was submitted before and is the same: id 1, 1 jobs\n"
+
+
+def test_changed_jobs_under_the_same_name_are_refused_with_what_changed(ledger, patchyard, place):
+    patchyard("submit", "batch.yaml")
+    before = rows(ledger)
+    (place / "batch.yaml").write_text(BATCH.replace("subtract", "divide"))
+    refused = patchyard("submit", "batch.yaml")
+    assert refused.status == 2
+    assert "batch fixes was submitted before and differs: job one changed: issue" in refused.err
+    assert "divide" in refused.err
+    assert len(refused.err.splitlines()) == 1
+    assert rows(ledger) == before
+    other = patchyard("submit", "batch.yaml", "--name", "fixes-2")
+    assert (other.status, other.out) == (0, "batch fixes-2 submitted: id 3, 1 jobs\n".replace("3", str(_id(ledger))))
+
+
+def _id(ledger) -> int:
+    return find_job(ledger, "fixes-2/one").batch_id
+
+
+def test_overrides_and_placeholders(ledger, patchyard, place):
+    (place / "replays" / "fixes-one.jsonl").write_text('{"final": "other"}\n')
+    sets = ["--set", "defaults.budget.steps=3", "--set", "defaults.model=replay:replays/{batch}-{id}.jsonl"]
+    assert patchyard("submit", "batch.yaml", *sets).status == 0
+    spec = find_job(ledger, "fixes/one").spec
+    assert spec.budget.steps == 3
+    assert spec.model == "replay:replays/fixes-one.jsonl"
+    assert get_object(ledger, spec.replay_sha256) == b'{"final": "other"}\n'
+
+
+def test_paths_start_at_the_batch_file(ledger, patchyard, place, monkeypatch):
+    (place / "elsewhere").mkdir()
+    monkeypatch.chdir(place / "elsewhere")
+    assert patchyard("submit", "../batch.yaml").status == 0
+    assert find_job(ledger, "fixes/one").spec.source.location == str(place / "repo")
+
+
+def test_acceptance_files_travel_and_take_the_rest_from_the_tests(ledger, patchyard, place):
+    (place / "hidden" / "one" / "tests").mkdir(parents=True)
+    (place / "hidden" / "one" / "tests" / "test_hidden.py").write_text("def test_x(): pass\n")
+    acceptance = "    acceptance: {files: 'hidden/{id}', fail_to_pass: [tests/test_hidden.py::test_x]}\n"
+    (place / "batch.yaml").write_text(BATCH + acceptance)
+    assert patchyard("submit", "batch.yaml").status == 0
+    spec = find_job(ledger, "fixes/one").spec
+    assert spec.acceptance.command == spec.tests.command
+    (place / "a.tar").write_bytes(get_object(ledger, spec.acceptance.files_sha256))
+    with tarfile.open(place / "a.tar") as tar:
+        assert tar.getnames() == ["tests/test_hidden.py"]
+
+
+def test_a_plain_folder_is_a_repository_whose_later_changes_change_nothing(ledger, patchyard, place):
+    (place / "plain").mkdir()
+    (place / "plain" / "a.py").write_text("1\n")
+    (place / "batch.yaml").write_text(BATCH.replace("repo: repo", "repo: plain"))
+    assert patchyard("submit", "batch.yaml").status == 0
+    spec = find_job(ledger, "fixes/one").spec
+    assert spec.source.kind == "folder"
+    assert get_object(ledger, spec.source.pack_sha256).startswith(b"PACK")
+
+
+ONE = "jobs:\n  - id: one\n    repo: repo\n    issue: x\n"
+HEAD = BATCH.split("jobs:")[0]
+
+BAD = {
+    "unknown field": (HEAD + ONE + "    isue: y\n", "batch.yaml:10: unknown field isue; did you mean 'issue'?"),
+    "unknown field below": (
+        HEAD + ONE + "    budget:\n      step: 5\n",
+        "batch.yaml:11: unknown field budget.step; did you mean 'steps'?",
+    ),
+    "field of the batch": (
+        HEAD + ONE + "    weight: 5\n",
+        "batch.yaml:10: unknown field weight; that is a field of the",
+    ),
+    "duplicate id": (
+        HEAD + ONE + "  - {id: one, repo: repo, issue: y}\n",
+        "batch.yaml:10: job id 'one' is taken by batch.yaml:7; give each job an id of its own",
+    ),
+    "id out of pattern": (HEAD + ONE.replace("one", "a/b"), "batch.yaml:7: id is 'a/b'; use 1 to 100 letters"),
+    "id too long": (HEAD + ONE.replace("one", "a" * 101), "batch.yaml:7: id is 'aaa"),
+    "id missing": (HEAD + "jobs:\n  - {repo: repo, issue: x}\n", "batch.yaml:7: id is missing; add it to the job"),
+    "issue missing": (
+        HEAD + "jobs:\n  - id: one\n    repo: repo\n",
+        "batch.yaml:7: issue is missing; add it to the job",
+    ),
+    "issue empty": (HEAD + ONE.replace("issue: x", 'issue: ""'), "batch.yaml:9: issue is empty; write at least one"),
+    "repository missing": (HEAD + ONE.replace("repo: repo", "repo: none"), "batch.yaml:8: "),
+    "commit missing": (HEAD + ONE + f"    base: {'0' * 39}1\n", "batch.yaml:10: "),
+    "base is a number": (
+        HEAD + ONE + "    base: 1234567\n",
+        "batch.yaml:10: base must be text, not the number 1234567; put",
+    ),
+    "archive without digest": (HEAD + ONE.replace("repo: repo", "repo: a.tar.gz"), "batch.yaml:8: "),
+    "archive with a wrong digest": (
+        HEAD + ONE.replace("repo: repo", f"repo: 'a.tar.gz#sha256={'0' * 64}'"),
+        "batch.yaml:8: ",
+    ),
+    "bare tag": (
+        HEAD.replace("image: sandbox-python", "image: python:3.11") + ONE,
+        "batch.yaml:3: image: python:3.11 is not",
+    ),
+    "image not locked": (
+        HEAD.replace("image: sandbox-python", "image: other") + ONE,
+        "batch.yaml:3: image: other is not pin",
+    ),
+    "replay missing": (
+        HEAD + ONE + "    model: replay:replays/no.jsonl\n",
+        "batch.yaml:10: replay 'replays/no.jsonl': no such",
+    ),
+    "replay malformed": (HEAD + ONE + "    model: replay:bad.jsonl\n", "bad.jsonl, line 2: not JSON"),
+    "model of later": (
+        HEAD + ONE + "    model: openai:gpt\n",
+        "batch.yaml:10: the model 'openai:gpt' is not available in",
+    ),
+    "model unknown": (HEAD + ONE + "    model: gpt\n", "batch.yaml:10: unknown model 'gpt'; use replay:PATH"),
+    "placeholder unknown": (
+        HEAD + ONE + "    model: 'replay:{name}.jsonl'\n",
+        "batch.yaml:10: model has the placeholder '{name}'; known are {id}, {batch}",
+    ),
+    "dots in acceptance": (
+        HEAD + ONE + "    acceptance:\n      files: ../x\n      fail_to_pass: [a]\n",
+        "batch.yaml:11: acceptance.files '../x' has '..' in it; keep them below",
+    ),
+    "acceptance files missing": (
+        HEAD + ONE + "    acceptance:\n      files: nowhere\n      fail_to_pass: [a]\n",
+        "batch.yaml:11: ",
+    ),
+    "acceptance names nothing": (
+        HEAD + ONE + "    acceptance: {fail_to_pass: []}\n",
+        "batch.yaml:10: acceptance.fail_to_pass is empty; name at least one",
+    ),
+    "one test in both lists": (
+        HEAD + ONE + "    acceptance: {fail_to_pass: [a], pass_to_pass: [a]}\n",
+        "batch.yaml:10: 'a' is in fail_to_pass and in pass_to_pass",
+    ),
+    "nothing verifies": (
+        HEAD + ONE + "    tests:\n",
+        "batch.yaml:7: neither tests nor acceptance is given: nothing could",
+    ),
+    "report not absolute": (
+        HEAD.replace("[python3, -m, pytest, --junitxml=/tmp/report.xml]}", "[a], report: report.xml}") + ONE,
+        "batch.yaml:5: tests.report 'report.xml' is not an absolute path of a file; write it as /tmp/report.xml",
+    ),
+    "command no list": (
+        HEAD + ONE + "    tests: {command: pytest}\n",
+        "batch.yaml:10: tests.command must be a list, not 'py",
+    ),
+    "budget negative": (
+        HEAD + ONE + "    budget: {steps: -1}\n",
+        "batch.yaml:10: budget.steps is '-1'; it must be at least 0",
+    ),
+    "budget no number": (HEAD + ONE + "    budget: {cost_usd: .nan}\n", "batch.yaml:10: budget.cost_usd is 'nan'; "),
+    "wall clock of nothing": (
+        HEAD + ONE + "    budget: {wall_seconds: 0}\n",
+        "batch.yaml:10: budget.wall_seconds is '0'; it must be more than 0",
+    ),
+    "limit out of bounds": (
+        HEAD + ONE + "    limits: {pids: 1}\n",
+        "batch.yaml:10: limits.pids: 1 is out of bounds; give",
+    ),
+    "pattern that leads out": (HEAD + ONE + "    protected: ['../x']\n", "batch.yaml:10: the pattern '../x': it means"),
+    "pattern too slow": (
+        HEAD + ONE + "    writable: ['a*b*c*d*e*']\n",
+        "batch.yaml:10: the pattern 'a*b*c*d*e*': more than",
+    ),
+    "branch of later": (
+        HEAD + ONE + "    publish: {to: branch}\n",
+        "batch.yaml:10: publish.to 'branch' is not available in this version; write patch, or remove the field",
+    ),
+    "publication unknown": (
+        HEAD + ONE + "    publish: {to: moon}\n",
+        "batch.yaml:10: publish.to 'moon' is unknown; write",
+    ),
+    "strategy of later": (
+        HEAD + ONE + "    strategy: {best_of: 3}\n",
+        "batch.yaml:10: strategy 'best_of' is not available in this version; write single",
+    ),
+    "approvals unknown": (
+        HEAD + ONE + "    approvals: yes\n",
+        "batch.yaml:10: approvals is 'yes'; it must be 'deny', 'ask'",
+    ),
+    "priority too high": (
+        HEAD + ONE + "    priority: 101\n",
+        "batch.yaml:10: priority is '101'; it must be at most 100",
+    ),
+    "no jobs": (HEAD + "jobs: []\n", "batch.yaml:6: there are no jobs; list at least one job under jobs"),
+    "a NUL character": (HEAD + ONE.replace("issue: x", 'issue: "a\\0b"'), "batch.yaml:7: a text of the job has a NUL"),
+    "not YAML": (HEAD + "jobs: [\n", "batch.yaml:6: not well-formed YAML"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_nothing_is_written(ledger, patchyard, place, name):
+    text, said = BAD[name]
+    (place / "bad.jsonl").write_text('{"final": "x"}\n{"final":\n')
+    with tarfile.open(place / "a.tar.gz", "w:gz") as tar:
+        tar.add(place / "repo" / "calc.py", "calc.py")
+    (place / "batch.yaml").write_text(text)
+    refused = patchyard("submit", "batch.yaml")
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err.startswith("patchyard: " + said)
+    assert len(refused.err.splitlines()) == 1
+    assert "; " in refused.err
+    assert set(rows(ledger).values()) == {0}
+
+
+def test_the_right_digest_of_an_archive_is_taken(ledger, patchyard, place):
+    with tarfile.open(place / "a.tar.gz", "w:gz") as tar:
+        tar.add(place / "repo" / "calc.py", "calc.py")
+    digest = hashlib.sha256((place / "a.tar.gz").read_bytes()).hexdigest()
+    (place / "batch.yaml").write_text(HEAD + ONE.replace("repo: repo", f"repo: 'a.tar.gz#sha256={digest}'"))
+    assert patchyard("submit", "batch.yaml").status == 0
+    assert find_job(ledger, "fixes/one").spec.source.kind == "archive"
+
+
+def test_all_mistakes_of_a_batch_are_told_at_once(ledger, patchyard, place):
+    text = HEAD + "jobs:\n" + "".join(f"  - {{id: j{n}, repo: none{n}, issue: x, model: gpt}}\n" for n in range(30))
+    (place / "batch.yaml").write_text(text)
+    refused = patchyard("submit", "batch.yaml")
+    lines = refused.err.splitlines()
+    assert refused.status == 2
+    assert len(lines) == 21
+    assert all(line.startswith("patchyard: batch.yaml:") for line in lines[:-1])
+    assert lines[-1] == "patchyard: only the first 20 mistakes are shown; mend them and try again"
+    assert set(rows(ledger).values()) == {0}
+
+
+def test_a_mistake_in_the_defaults_is_told_once_and_not_by_every_job(patchyard, place):
+    jobs = "".join(f"  - {{id: j{n}, repo: repo, issue: x}}\n" for n in range(5))
+    (place / "batch.yaml").write_text(HEAD.replace("sandbox-python", "python:3.11") + "jobs:\n" + jobs)
+    refused = patchyard("submit", "batch.yaml")
+    assert [line for line in refused.err.splitlines() if "python:3.11 is not pinned" in line] == [
+        line for line in refused.err.splitlines() if "batch.yaml:3: " in line
+    ]
+    assert refused.err.count("batch.yaml:3: ") == 1
+
+
+def test_jobs_of_a_json_lines_file_have_its_lines(ledger, patchyard, place):
+    jobs = [{"id": "one", "repo": "repo", "issue": "x"}, {"id": "one", "repo": "repo", "issue": "y"}]
+    (place / "jobs.jsonl").write_text("".join(json.dumps(job) + "\n" for job in jobs))
+    (place / "batch.yaml").write_text(HEAD + "jobs: jobs.jsonl\n")
+    refused = patchyard("submit", "batch.yaml")
+    assert refused.err == (
+        "patchyard: jobs.jsonl:2: job id 'one' is taken by jobs.jsonl:1; give each job an id of its own\n"
+    )
+    assert set(rows(ledger).values()) == {0}
+
+
+def test_a_database_that_does_not_answer_is_one_line_after_the_checks(patchyard, place, monkeypatch):
+    monkeypatch.setenv("PATCHYARD_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+    refused = patchyard("submit", "batch.yaml")
+    assert refused.status == 3
+    assert "does not answer" in refused.err
+    assert len(refused.err.splitlines()) == 1
+
+
+def test_without_a_stack_the_command_says_how_to_start_one(patchyard, monkeypatch):
+    monkeypatch.delenv("PATCHYARD_DATABASE_URL")
+    refused = patchyard("status")
+    assert refused.status == 3
+    assert refused.err.endswith("start it with `patchyard up`\n")
+    assert len(refused.err.splitlines()) == 1
+
+
+MEASURE = """
+import resource, sys
+from patchyard.cli import run
+status = run(sys.argv[1:])
+print(status, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+"""
+
+
+def submitted_bytes(place, jobs: int) -> int:
+    """Submits that many jobs from a JSON-lines file in a process of its own, and gives its peak memory in bytes."""
+    with (place / "many.jsonl").open("w") as file:
+        for number in range(jobs):
+            job = {"id": f"j{number}", "repo": "repo", "issue": "Something is wrong. " * 100}
+            file.write(json.dumps(job) + "\n")
+    (place / "many.yaml").write_text(
+        HEAD.replace("{id}", "one").replace("name: fixes", f"name: many-{jobs}") + "jobs: many.jsonl\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, "submit", "many.yaml"], cwd=place, capture_output=True, text=True, check=True
+    )
+    assert f"batch many-{jobs} submitted" in done.stdout
+    status, kilobytes = done.stderr.splitlines()[-1].split()
+    assert status == "0"
+    return int(kilobytes) * 1024
+
+
+def test_ten_thousand_jobs_take_the_memory_of_a_hundred(ledger, place):
+    few, many = submitted_bytes(place, 100), submitted_bytes(place, 10_000)
+    assert many - few < 16 * 1024 * 1024
+    assert len(list_jobs(ledger, find_job(ledger, "many-10000/j9999").batch_id, limit=20_000)) == 10_000
