@@ -39,7 +39,7 @@ def recorded_decisions(steps: list[StepRow]) -> bytes:
 
 
 def _line(result: dict[str, Any], calls: dict[Any, dict[str, Any]]) -> dict[str, Any] | None:
-    """One decision as a replay's line. The arguments of a call are the input of its act step, those of finish its own."""
+    """One decision as a line of a replay. A call's arguments are the input of its act step; finish keeps its own."""
     usage = result.get("usage") or {}
     figures = {
         "input_tokens": usage.get("input_tokens", 0),
