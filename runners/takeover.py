@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from ledger.errors import Temporary
 from ledger.records.step import Claim
-from ledger.sandboxes import SandboxRow, live_sandboxes, mark_sandbox
+from ledger.sandboxes import live_sandboxes, mark_sandbox
 from runners.runner import Runner
+from runners.sandbox.reap import prove_death
 
 RETRY_SECONDS = 5.0
 
@@ -22,7 +23,7 @@ class DeathNotProved(Temporary):
 def take_over(claim: Claim, runner: Runner) -> None:
     """Kills and proves the death of what earlier attempts of this step left; for `verify`, of the whole job.
 
-    Raises DeathNotProved, EngineUnavailable.
+    Raises DeathNotProved, StillAlive, EngineUnavailable.
     """
     if claim.kind == "verify":
         left = live_sandboxes(runner.db, job_id=claim.job_id)
@@ -31,15 +32,13 @@ def take_over(claim: Claim, runner: Runner) -> None:
     else:
         return
     for row in left:
-        _prove_death(runner, row)
-
-
-def _prove_death(runner: Runner, row: SandboxRow) -> None:
-    if row.engine_host != runner.engine_host:
-        raise DeathNotProved(f"the sandbox {row.name} is on the engine {row.engine_host}", RETRY_SECONDS)
-    found = [sandbox for sandbox in runner.backend.find(step_id=row.step_id) if sandbox.name == row.name]
-    seen = [runner.backend.destroy(sandbox) for sandbox in found]
-    if not all(death.gone for death in seen):
-        raise DeathNotProved(f"the sandbox {row.name} is still there", RETRY_SECONDS)
-    evidence = {"taken_over": [death.plain() for death in seen] or "not found on its engine"}
-    mark_sandbox(runner.db, row.name, "removed", evidence)
+        if row.engine_host != runner.engine_host:
+            raise DeathNotProved(f"the sandbox {row.name} is on the engine {row.engine_host}", RETRY_SECONDS)
+    for step_id in {row.step_id for row in left}:
+        below_fence = claim.fence if step_id == claim.step_id else None
+        proofs = {proof.sandbox: proof for proof in prove_death(runner.backend, step_id, below_fence=below_fence)}
+        for row in left:
+            if row.step_id == step_id:
+                proof = proofs.get(row.name)
+                seen = proof.plain() if proof else "not found on its engine"
+                mark_sandbox(runner.db, row.name, "removed", {"taken_over_by": claim.step_id, "seen": seen})

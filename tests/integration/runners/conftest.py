@@ -165,6 +165,26 @@ def runner(database: Database, tmp_path: Path, no_engine: DockerBackend) -> Runn
 
 
 @pytest.fixture
+def engine_runner(database: Database, tmp_path: Path, make_backend: Callable[..., DockerBackend]) -> Runner:
+    """A runner with the session's engine."""
+    return Runner(
+        db=database,
+        mirrors=Mirrors(tmp_path / "home"),
+        backend=make_backend(registry=LedgerRegistry(database, "local")),
+    )
+
+
+@pytest.fixture
+def play_in_sandbox(play: Play, engine_runner: Runner, sandbox_image: str) -> Play:
+    """As `play`, with sandboxes."""
+
+    def start(**changes: Any) -> Played:
+        return play(**{"using": engine_runner, "image": sandbox_image, **changes})
+
+    return start
+
+
+@pytest.fixture
 def play(database: Database, repository: Repository, runner: Runner) -> Play:
     """Submits one job and admits it. `objects` are stored with it; `using` is another runner."""
     made = 0
