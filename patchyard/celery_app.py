@@ -13,15 +13,16 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from celery import Celery
-from kombu.entity import Exchange, Queue
+from kombu.entity import Exchange
+from kombu.entity import Queue as BrokerQueue
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from ledger.records.step import QUEUE_OF, Offer
+from ledger.records.step import QUEUE_OF, Offer, Queue
 from patchyard.transport import STEP_TASK, use_careful_transport
 from scheduler.dispatch import BrokerUnavailable
 
-QUEUES: tuple[str, ...] = tuple(dict.fromkeys(QUEUE_OF.values()))
+QUEUES: tuple[Queue, ...] = tuple(dict.fromkeys(QUEUE_OF.values()))
 KEY_PREFIX = "patchyard:"
 """Of all our keys in the broker."""
 VISIBILITY_SECONDS = 26 * 3600
@@ -49,7 +50,7 @@ def make_app(broker_url: str, handle: Handle | None = None) -> Celery:
     return app
 
 
-_KOMBU_QUEUES = {name: Queue(name, Exchange(""), routing_key=name) for name in QUEUES}  # type: ignore[no-untyped-call]
+_KOMBU_QUEUES = {name: BrokerQueue(name, Exchange(""), routing_key=name) for name in QUEUES}  # type: ignore[no-untyped-call]
 
 _SETTINGS: dict[str, Any] = {
     # A message is acknowledged when its step was done or given back, so that a worker that dies gives it to another.

@@ -17,7 +17,8 @@ from structlog.types import Processor
 
 from ledger.records.step import Claim
 
-_QUIET = ("celery", "kombu", "amqp", "urllib3", "docker", "psycopg.pool", "yoyo")
+_QUIET = ("celery", "kombu", "amqp", "urllib3", "docker", "yoyo")
+_SILENT = "psycopg.pool"  # tells each failed attempt; we say once that the ledger is away
 
 
 def configure_logs(level: str = "info", *, service: str | None = None, stream: TextIO | None = None) -> None:
@@ -55,6 +56,7 @@ def configure_logs(level: str = "info", *, service: str | None = None, stream: T
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
+    logging.getLogger(_SILENT).setLevel(logging.DEBUG if level == "debug" else logging.ERROR)
     logging.captureWarnings(True)
     # Told at each start as root, and of no use here: messages are JSON, never pickled.
     warnings.filterwarnings("ignore", message=".*superuser privileges.*")

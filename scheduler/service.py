@@ -54,11 +54,16 @@ class Scheduler:
 
     def serve(self) -> None:
         """Wait for the lead, use it until it is lost, again and again."""
+        waits = False
         while not self._stop.is_set():
             lead = self._take_lead()
             if lead is None:
+                if not waits:
+                    log.info("waits_for_the_lead")
+                waits = True
                 self._stop.wait(self._pace.follow_seconds)
                 continue
+            waits = False
             try:
                 self._use(lead)
             finally:

@@ -1,0 +1,174 @@
+"""One worker process: Celery's consumer with a pool of threads, and everything that the steps of its queues need.
+
+Threads serve all kinds, since every kind waits on something else: on a model, on an engine, on git. They also keep the
+process in one piece: a cold shutdown raises in the main thread only and never inside of a commit.
+
+The end is soft and bounded. On SIGTERM nothing new is claimed; after `_GRACE_SECONDS` the work that is left is told to
+stop, its sandboxes die, and its steps are given back; after `_END_SECONDS` the process is gone whatever happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from celery import signals
+
+from ledger.connect import Database
+from ledger.objects import get_object
+from ledger.records.step import Queue, StepKind
+from patchyard.bell import Bell
+from patchyard.celery_app import Sender, make_app
+from patchyard.lease_keeper import LeaseKeeper
+from patchyard.local.engine import DEFAULT_HOST
+from patchyard.local.ready import tell_ready
+from patchyard.reaper import Reaper
+from patchyard.settings import Settings
+from patchyard.step_work import StepWorker, Work
+from patchyard.works import DecideWork, RunnerWork
+from runners.act import act
+from runners.publish import publish
+from runners.registry import LedgerRegistry
+from runners.runner import Runner
+from runners.sandbox.docker import DockerBackend
+from runners.verify import verify
+from runners.workspace.mirrors import Mirrors
+from scheduler.decide import Decider
+from scheduler.models.replay import ReplayModel
+
+log = structlog.get_logger(__name__)
+
+_GRACE_SECONDS = 6.0
+_END_SECONDS = 16.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this worker works: its queues, how many steps of each at once, its name, and the servers' URLs."""
+
+    slots: Mapping[Queue, int]
+    name: str
+    database_url: str
+    broker_url: str
+
+    @property
+    def threads(self) -> int:
+        """How many steps at once over all queues."""
+        return sum(self.slots.values())
+
+
+def serve(settings: Settings, place: Place) -> int:
+    """Work until a signal ends the process; returns its exit status."""
+    with ExitStack() as stack:
+        stopping = threading.Event()
+        db = stack.enter_context(Database(place.database_url, name=place.name, pool_max=place.threads + 2))
+        keeper = LeaseKeeper(db, settings.lease_seconds)
+        stack.callback(keeper.close)
+        bell = Bell(place.broker_url)
+        stack.callback(bell.close)
+        app = make_app(place.broker_url, lambda step_id, queue: worker.handle(step_id, queue))
+        worker = StepWorker(
+            db=db,
+            works=_works(settings, place.slots, db, stack),
+            keeper=keeper,
+            owner=f"{place.name}@{socket.gethostname()}:{os.getpid()}",
+            lease_seconds=settings.lease_seconds,
+            send=Sender(app),
+            ring=bell.ring,
+            slots=place.slots,
+            stopping=stopping,
+        )
+        with _signals(stopping, keeper):
+            return _consume(app, place)
+
+
+def _consume(app: Any, place: Place) -> int:
+    """Run Celery's worker in this thread until it ends."""
+    celery_worker = app.Worker(
+        queues=list(place.slots),
+        concurrency=place.threads,
+        pool="threads",
+        hostname=f"{place.name}@{socket.gethostname()}",
+        loglevel="WARNING",
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        quiet=True,
+    )
+    celery_worker.start()
+    return int(celery_worker.exitcode or 0)
+
+
+def _works(
+    settings: Settings, queues: Sequence[Queue] | Mapping[Queue, int], db: Database, stack: ExitStack
+) -> dict[StepKind, Work]:
+    works: dict[StepKind, Work] = {}
+    if "decide" in queues:
+        works["decide"] = DecideWork(Decider(models={"replay": ReplayModel(lambda sha256: get_object(db, sha256))}))
+    if "sandbox" in queues or "publish" in queues:
+        runner = _runner(settings, db, stack)
+        if "sandbox" in queues:
+            works["act"] = RunnerWork(act, runner)
+            works["verify"] = RunnerWork(verify, runner)
+            reaper = Reaper(db, runner.backend, runner.engine_host)
+            stack.callback(reaper.close)
+        if "publish" in queues:
+            works["publish"] = RunnerWork(publish, runner)
+    return works
+
+
+def _runner(settings: Settings, db: Database, stack: ExitStack) -> Runner:
+    host = settings.docker_host or DEFAULT_HOST
+    engine_host = f"{socket.gethostname()} {host}" if host.startswith("unix:") else host
+    backend = DockerBackend(host, LedgerRegistry(db, engine_host), runtime=settings.sandbox_runtime)
+    stack.callback(backend.close)
+    return Runner(db=db, mirrors=Mirrors(settings.home), backend=backend, engine_host=engine_host)
+
+
+@contextmanager
+def _signals(stopping: threading.Event, keeper: LeaseKeeper) -> Iterator[None]:
+    """Ties Celery's start and end to ours."""
+
+    def on_ready(**_: Any) -> None:
+        # One soft way to end for every signal that asks for it; Celery would end cold, or start itself anew.
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.getsignal(signal.SIGTERM))
+        log.info("worker_ready")
+        tell_ready()
+
+    def on_shutting_down(**_: Any) -> None:
+        if not stopping.is_set():
+            stopping.set()
+            threading.Thread(target=_end_within_bounds, args=(keeper,), name="end", daemon=True).start()
+
+    def keep_our_logs(**_: Any) -> None:
+        """Celery sets up no logging of its own when somebody receives this signal."""
+
+    signals.setup_logging.connect(keep_our_logs, weak=False)
+    signals.worker_ready.connect(on_ready, weak=False)
+    signals.worker_shutting_down.connect(on_shutting_down, weak=False)
+    try:
+        yield
+    finally:
+        signals.setup_logging.disconnect(keep_our_logs)
+        signals.worker_ready.disconnect(on_ready)
+        signals.worker_shutting_down.disconnect(on_shutting_down)
+
+
+def _end_within_bounds(keeper: LeaseKeeper, pause: Callable[[float], object] | None = None) -> None:
+    wait = pause or threading.Event().wait
+    log.info("worker_stops", held=len(keeper), grace_seconds=_GRACE_SECONDS)
+    wait(_GRACE_SECONDS)
+    if len(keeper):
+        log.warning("work_is_stopped", held=len(keeper))
+    keeper.stop_all()
+    wait(_END_SECONDS - _GRACE_SECONDS)
+    log.error("worker_ends_hard", held=len(keeper))
+    os._exit(1)
