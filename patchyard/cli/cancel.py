@@ -18,7 +18,7 @@ from ledger.sandboxes import SandboxRow, live_sandboxes
 from patchyard.cli.console import ExitStatus, leave, print_json, say
 from patchyard.cli.opened import batch_named, job_named, opened_ledger
 from patchyard.cli.story import short
-from patchyard.cli.units import time_text
+from patchyard.cli.units import counted, time_text
 from patchyard.printable import printable
 from patchyard.who import who
 
@@ -69,9 +69,7 @@ def find_target(db: Database, ref: str) -> Target:
     job = _found(lambda: job_named(db, ref))
     batch = None if "/" in ref else _found(lambda: batch_named(db, ref))
     if job is not None and batch is not None:
-        remedy = (
-            f"write {printable(batch.name)} for the batch, {printable(job.batch_name)}/{printable(job.key)} for the job"
-        )
+        remedy = f"name the batch {printable(batch.name)}, or the job {printable(job.batch_name)}/{printable(job.key)}"
         raise BadInput(f"{ref} is the id of a batch and of a job", remedy=remedy)
     if job is not None:
         name = f"{printable(job.batch_name)}/{printable(job.key)}"
@@ -134,18 +132,18 @@ def _show(
     if as_json:
         print_json(_row(target, asked, open_jobs, left, gone))
         return
-    print(f"{target.name}: {asked.cancelled + asked.cancelling} jobs cancelled, {asked.ended} had ended before")
+    stopped = counted(asked.cancelled + asked.cancelling, "job")
+    print(f"{target.name}: {stopped} cancelled, {asked.ended} had ended before")
     for sandbox in gone:
         evidence = f": {short(sandbox.evidence)}" if sandbox.evidence else ""
         print(f"  gone: {printable(sandbox.name)} removed {time_text(sandbox.removed_at)}{evidence}")
     for alive in left:
         print(f"  left: {printable(alive.name)} on {printable(alive.engine_host)} is {alive.state}")
     if open_jobs or left:
-        say(
-            f"patchyard: {open_jobs} jobs have not ended and {len(left)} sandboxes are not proved dead; try again later"
-        )
+        boxes = "1 sandbox" if len(left) == 1 else f"{len(left)} sandboxes"
+        say(f"patchyard: {counted(open_jobs, 'job')} not ended, {boxes} not proved dead; the same command looks again")
     else:
-        print(f"  nothing is left: every job has ended, and {len(gone)} sandboxes are proved dead")
+        print(f"  nothing is left: every job has ended, and all sandboxes ({len(gone)}) are proved dead")
 
 
 def _row(

@@ -14,7 +14,16 @@ from ledger.records.budget import RESOURCES
 from patchyard.cli.console import output, print_json, print_table, table
 from patchyard.cli.opened import job_named, opened_ledger
 from patchyard.cli.story import step_words, time_spent
-from patchyard.cli.units import count_text, seconds_text, span_text, spend_text, state_words, time_text, usd_text
+from patchyard.cli.units import (
+    count_text,
+    counted,
+    seconds_text,
+    span_text,
+    spend_text,
+    state_words,
+    time_text,
+    usd_text,
+)
 from patchyard.printable import printable, printable_lines
 from patchyard.results import amounts_row
 
@@ -85,7 +94,9 @@ def _print_job(job: Job) -> None:
         ("deadline", time_text(row.deadline_at) if row.finished_at is None else ""),
         ("patch", _patch_words(row)),
     ]
-    print_table(table("", "", rows=[fact for fact in facts if fact[1]]))
+    for name, value in facts:
+        if value:
+            print(f"  {name:<10}  {value}")
     _print_lines("issue", spec.issue)
     print_accounts(job.agents)
     print_table(table("seq", "step", "state", "tries", "took", "spent", "what", rows=map(_step_cells, job.steps)))
@@ -99,7 +110,9 @@ def _print_job(job: Job) -> None:
 def _patch_words(row: JobRow) -> str:
     if row.patch_sha256 is None:
         return ""
-    return f"{row.files_changed} files; `patchyard patch {printable(row.batch_name)}/{printable(row.key)}`"
+    return (
+        f"{counted(row.files_changed or 0, 'file')}; `patchyard patch {printable(row.batch_name)}/{printable(row.key)}`"
+    )
 
 
 def _print_lines(title: str, text: str) -> None:

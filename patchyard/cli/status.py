@@ -14,7 +14,7 @@ from ledger.records.job import JobState
 from patchyard.cli.console import print_json, print_table, say, table
 from patchyard.cli.list import batch_row, show_batches
 from patchyard.cli.opened import batch_named, opened_ledger
-from patchyard.cli.units import finished_of, span_text, spend_text, state_words, states_line, usd_text
+from patchyard.cli.units import counted, finished_of, span_text, spend_text, state_words, states_line, usd_text
 from patchyard.printable import printable
 from patchyard.results import amounts_row
 
@@ -105,6 +105,6 @@ def _print_jobs(batch: BatchRow, progress: Progress, jobs: list[JobLine], states
     print_table(table("job", "state", "reason", "steps", "cost", "files", "time", rows=rows))
     total = progress.total if states is None else sum(progress.states.get(state, 0) for state in states)
     if len(jobs) < total:
-        say(f"{total - len(jobs)} more jobs; --limit {total} shows them")
+        say(f"{counted(total - len(jobs), 'more job')}; --limit {total} shows all")
     print(f"{printable(batch.name)}: {finished_of(progress.states)}/{progress.total} ended", end="")
     print(f" ({states_line(progress.states)}), {spend_text(progress.spent)}")

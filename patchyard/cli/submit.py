@@ -13,6 +13,7 @@ import typer
 from patchyard.batchfile import BadBatch
 from patchyard.cli.console import ExitStatus, leave, print_json, say
 from patchyard.cli.opened import batch_named, opened_ledger
+from patchyard.cli.units import counted
 from patchyard.cli.watch import watch_batch
 from patchyard.printable import printable
 from patchyard.settings import load_settings
@@ -70,4 +71,4 @@ def show_submitted(submitted: SubmittedBatch, as_json: bool) -> None:
         print_json(asdict(submitted))
         return
     what = "submitted" if submitted.created else "was submitted before and is the same"
-    print(f"batch {printable(submitted.name)} {what}: id {submitted.batch_id}, {submitted.jobs} jobs")
+    print(f"batch {printable(submitted.name)} {what}: id {submitted.batch_id}, {counted(submitted.jobs, 'job')}")

@@ -87,6 +87,11 @@ def count_text(number: int) -> str:
     return str(number)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 job, 2 jobs."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def spend_text(spent: Amounts) -> str:
     """What was spent, in a few words."""
     tokens = f"{count_text(spent.input_tokens)} in, {count_text(spent.output_tokens)} out"

@@ -24,6 +24,7 @@ from patchyard.cli.opened import batch_named, opened_ledger
 from patchyard.cli.units import (
     STATE_ORDER,
     STATE_STYLE,
+    counted,
     finished_of,
     seconds_text,
     spend_text,
@@ -191,7 +192,7 @@ def _headline(progress: Progress, pace: Pace) -> str:
     finished = finished_of(progress.states)
     parts = [f"{finished}/{progress.total} ended ({states_line(progress.states)})", spend_text(progress.spent)]
     if finished < progress.total:
-        parts.insert(1, f"{progress.running_agents} agents at work")
+        parts.insert(1, counted(progress.running_agents, "agent") + " at work")
         parts.append(_pace_text(progress, pace))
     return ", ".join(filter(None, parts))
 
@@ -237,10 +238,13 @@ def frame(batch: str, progress: Progress, pace: Pace) -> RenderableType:
                 total=progress.total, completed=number, width=40, complete_style=style, finished_style=style
             )
             bars.add_row(Text(name, style=style), bar, Text(f"{number}/{progress.total}"))
-    work = (
-        "" if finished == progress.total else f"{progress.running_agents} agents at work, {_pace_text(progress, pace)}"
+    work = f"{counted(progress.running_agents, 'agent')} at work, {_pace_text(progress, pace)}"
+    return Group(
+        Text(batch, style="bold"),
+        bars,
+        Text("" if finished == progress.total else work.rstrip(", ")),
+        Text(spend_text(progress.spent)),
     )
-    return Group(Text(batch, style="bold"), bars, Text(work.rstrip(", ")), Text(spend_text(progress.spent)))
 
 
 def command(

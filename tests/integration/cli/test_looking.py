@@ -38,7 +38,7 @@ def test_list_and_status(mixed, patchyard):
     only = patchyard("status", "mixed", "--state", "failed", "--json").json["jobs_shown"]
     assert [job["job"] for job in only] == ["b-bad"]
     limited = patchyard("status", "mixed", "--limit", "1")
-    assert "2 more jobs; --limit 3 shows them" in limited.err
+    assert "2 more jobs; --limit 3 shows all" in limited.err
 
 
 def test_a_wrong_state_or_batch_or_job_is_one_line(mixed, patchyard):

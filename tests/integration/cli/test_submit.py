@@ -27,7 +27,7 @@ def rows(db) -> dict[str, int]:
 def test_a_batch_is_submitted_with_everything_that_a_worker_needs(ledger, patchyard, place):
     done = patchyard("submit", "batch.yaml")
     assert (done.status, done.err) == (0, "")
-    assert done.out == "batch fixes submitted: id 1, 1 jobs\n"
+    assert done.out == "batch fixes submitted: id 1, 1 job\n"
     job = find_job(ledger, "fixes/one")
     assert job.spec.base_commit == git(place / "repo", "rev-parse", "HEAD")
     assert job.spec.base_tree == git(place / "repo", "rev-parse", "HEAD^{tree}")
@@ -44,7 +44,7 @@ def test_the_same_file_again_is_the_same_batch(ledger, patchyard):
     assert first["batch_id"] == again["batch_id"]
     assert rows(ledger) == before
     said = patchyard("submit", "batch.yaml")
-    assert said.out == "batch fixes was submitted before and is the same: id 1, 1 jobs\n"
+    assert said.out == "batch fixes was submitted before and is the same: id 1, 1 job\n"
 
 
 def test_changed_jobs_under_the_same_name_are_refused_with_what_changed(ledger, patchyard, place):
@@ -58,7 +58,7 @@ def test_changed_jobs_under_the_same_name_are_refused_with_what_changed(ledger, 
     assert len(refused.err.splitlines()) == 1
     assert rows(ledger) == before
     other = patchyard("submit", "batch.yaml", "--name", "fixes-2")
-    assert (other.status, other.out) == (0, "batch fixes-2 submitted: id 3, 1 jobs\n".replace("3", str(_id(ledger))))
+    assert (other.status, other.out) == (0, "batch fixes-2 submitted: id 3, 1 job\n".replace("3", str(_id(ledger))))
 
 
 def _id(ledger) -> int:
