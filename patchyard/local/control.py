@@ -18,7 +18,16 @@ from ledger.errors import Unfit
 from patchyard.local.home import Home
 from patchyard.local.logs import last_lines
 from patchyard.local.plan import Plan, Service
-from patchyard.local.processes import SUPERVISOR, Ending, StackProcess, end_all, is_alive, stack_processes, tags
+from patchyard.local.processes import (
+    SUPERVISOR,
+    Ending,
+    StackProcess,
+    by_service,
+    end_all,
+    is_alive,
+    stack_processes,
+    tags,
+)
 from patchyard.local.services import base_environment
 from patchyard.local.standby import STANDBY
 
@@ -31,9 +40,10 @@ def supervisor_of(home: Home) -> StackProcess | None:
     """The supervisor of the stack in `home`, if it lives. A standby that stands alone is given time to take over."""
     deadline = time.monotonic() + _TAKEOVER_SECONDS
     while True:
-        living = {process.service: process for process in stack_processes(home.path)}
-        if SUPERVISOR in living or STANDBY not in living or time.monotonic() > deadline:
-            return living.get(SUPERVISOR)
+        living = stack_processes(home.path)
+        supervisor = by_service(living, SUPERVISOR)
+        if supervisor or by_service(living, STANDBY) is None or time.monotonic() > deadline:
+            return supervisor
         time.sleep(0.03)
 
 

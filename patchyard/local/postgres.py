@@ -49,6 +49,12 @@ def database_url(password: str, port: int, database: str = DATABASE) -> str:
     return f"postgresql://{ROLE}:{password}@{LOOPBACK}:{port}/{database}"
 
 
+def accepts(programs: Path, port: int) -> bool:
+    """Whether a server on `port` accepts connections."""
+    argv = [str(programs / "pg_isready"), "-q", "-h", LOOPBACK, "-p", str(port), "-t", "3"]
+    return subprocess.run(argv, env=_ENVIRONMENT, check=False).returncode == 0
+
+
 @dataclass(frozen=True)
 class PostgresServer:
     """One cluster in `folder`/data. `durable=False` gives up fsync, for databases that nobody needs tomorrow."""
@@ -108,8 +114,7 @@ class PostgresServer:
 
     def answers(self) -> bool:
         """Whether the server accepts connections (it may still be replaying its log after a crash)."""
-        argv = [str(self.programs / "pg_isready"), "-q", "-h", LOOPBACK, "-p", str(self.port), "-t", "3"]
-        return subprocess.run(argv, env=_ENVIRONMENT, check=False).returncode == 0
+        return accepts(self.programs, self.port)
 
     def wait_until_it_answers(self, alive: Callable[[], bool], timeout_seconds: float = 60) -> None:
         """Return when connections are accepted; `Unfit` when it died or the time is over."""

@@ -27,6 +27,7 @@ class StackProcess:
 
     pid: int
     service: str
+    parent: int
     group: int
     session: int
     started: int
@@ -60,6 +61,16 @@ def stack_processes(home: Path, data_folders: Iterable[Path] = ()) -> list[Stack
             if process is not None:
                 found.append(process)
     return sorted(found, key=lambda process: process.started)
+
+
+def by_service(processes: Iterable[StackProcess], service: str) -> StackProcess | None:
+    """The first process of `service`: the one that none of its others has started.
+
+    A process that was forked and has not yet become its program looks like its parent.
+    """
+    own = [process for process in processes if process.service == service]
+    pids = {process.pid for process in own}
+    return next((process for process in own if process.parent not in pids), None)
 
 
 def is_alive(pid: int) -> bool:
@@ -129,6 +140,6 @@ def _examine(pid: int, marks: set[bytes], folders: set[str]) -> StackProcess | N
         if fields[0] in ("Z", "X"):
             return None
         command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        return StackProcess(pid, service, int(fields[2]), int(fields[3]), int(fields[19]), command)
+        return StackProcess(pid, service, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), command)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from ledger.errors import BadInput, Unfit
 from patchyard.local import postgres, valkey
@@ -92,6 +93,15 @@ def database_url(state: ServerState) -> str:
 def broker_url(state: ServerState) -> str:
     """The URL of the embedded broker."""
     return valkey.broker_url(state.valkey_password, state.valkey_port)
+
+
+def all_answer(state: ServerState | None, planned: Mapping[str, Service]) -> bool:
+    """Whether the servers that are planned answer now."""
+    if POSTGRES in planned:
+        programs = Path(planned[POSTGRES].argv[0]).parent
+        if state is None or not postgres.accepts(programs, state.postgres_port):
+            return False
+    return VALKEY not in planned or (state is not None and valkey.accepts(state.valkey_password, state.valkey_port))
 
 
 def prepare_servers(

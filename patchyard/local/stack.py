@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from patchyard.local import servers as embedded
 from patchyard.local.control import end_stack, follow, forget, is_trying, supervisor_of, wait_for_services
+from patchyard.local.engine import answers
 from patchyard.local.engine_choice import ENGINE, choose_engine, remove_remains, wait_for_engine
 from patchyard.local.home import Home, only_one, open_home
 from patchyard.local.plan import Plan, Status
@@ -108,7 +109,9 @@ def _already_up(home: Home, settings: Settings) -> RunningStack | None:
         if any(known.get(key, value) != value for key, value in expected.items()):
             return None
     pids = [status.services[name].pid if name in status.services else None for name in planned]
-    return running if all(pid is not None and is_alive(pid) for pid in pids) else None
+    if not all(pid is not None and is_alive(pid) for pid in pids) or not embedded.all_answer(state, planned):
+        return None
+    return running if ENGINE not in planned or answers(running.docker_host or "") else None
 
 
 def _where(settings: Settings, state: embedded.ServerState | None, docker_host: str | None) -> RunningStack | None:

@@ -26,6 +26,17 @@ def broker_url(password: str, port: int, database: int = 0) -> str:
     return f"redis://:{password}@{LOOPBACK}:{port}/{database}"
 
 
+def accepts(password: str, port: int) -> bool:
+    """Whether a server on `port` takes `password` and has loaded its file."""
+    client = redis.Redis(host=LOOPBACK, port=port, password=password, socket_timeout=3, socket_connect_timeout=3)
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+    finally:
+        client.close()
+
+
 @dataclass(frozen=True)
 class ValkeyServer:
     """One server that keeps its files in `folder`."""
@@ -73,15 +84,7 @@ class ValkeyServer:
 
     def answers(self) -> bool:
         """Whether the server takes our password and has loaded its file."""
-        client = redis.Redis(
-            host=LOOPBACK, port=self.port, password=self.password, socket_timeout=3, socket_connect_timeout=3
-        )
-        try:
-            return bool(client.ping())
-        except redis.RedisError:
-            return False
-        finally:
-            client.close()
+        return accepts(self.password, self.port)
 
     def wait_until_it_answers(self, alive: Callable[[], bool], timeout_seconds: float = 60) -> None:
         """Return when it answers; `Unfit` when it died or the time is over."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import psutil
 
 from patchyard.local.home import Home
-from patchyard.local.processes import SUPERVISOR, StackProcess
+from patchyard.local.processes import SUPERVISOR, StackProcess, by_service
 from patchyard.local.stack import planned_and_living
 from patchyard.settings import Settings
 
@@ -49,7 +49,8 @@ def view_services(settings: Settings) -> list[ServiceView]:
     for name in dict.fromkeys(names):
         known = status.services.get(name) if status else None
         own = [process for process in living if process.service == name]
-        pid = next((process.pid for process in own if known and process.pid == known.pid), own[0].pid if own else None)
+        first = next((process for process in own if known and process.pid == known.pid), by_service(own, name))
+        pid = first.pid if first else None
         if pid is None:
             state: State = "restarting" if supervised else "stopped"
         else:
