@@ -99,7 +99,8 @@ def _connection(host: str, timeout_seconds: float) -> http.client.HTTPConnection
 
 @dataclass(frozen=True)
 class PrivateEngine:
-    """One dockerd of our own. `folder` keeps its images, `run` its sockets (there, paths must be short)."""
+    """One dockerd of our own. `folder` keeps its images, `run` its sockets. Their paths must be short: where that of
+    `folder` is not, `run` lies elsewhere, and `folder`/run leads there."""
 
     folder: Path
     run: Path
@@ -115,6 +116,10 @@ class PrivateEngine:
         return self.run / "engine.pid"
 
     @property
+    def _link(self) -> Path:
+        return self.folder / "run"
+
+    @property
     def cgroup(self) -> str:
         """The name of the cgroup, in every hierarchy, that all of its containers are in."""
         return f"patchyard-{_mark(self.folder)}"
@@ -124,6 +129,8 @@ class PrivateEngine:
         process by now, is taken away."""
         for folder in (self.folder, self.run):
             folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        if self._link != self.run and not self._link.is_symlink():
+            self._link.symlink_to(self.run)
         (self.folder / "engine.json").write_text("{}")  # or the settings of the system's engine would be read
         if self.pid() is None:
             self.pid_file.unlink(missing_ok=True)
@@ -154,6 +161,8 @@ class PrivateEngine:
             self._remove_once()
             time.sleep(0.02)
         shutil.rmtree(self.run, ignore_errors=True)
+        if self._link.is_symlink():
+            self._link.unlink()
 
     def remove(self) -> None:
         """Stop the engine and delete its images too."""

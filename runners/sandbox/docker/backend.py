@@ -11,8 +11,7 @@ from typing import Any
 from docker import APIClient
 from docker.errors import ImageNotFound, NotFound
 
-from images.oci_layout import engine_archive, read_layout
-from ledger.records.base import Record
+from images.oci_layout import LOCALHOST_LABEL, engine_archive, read_layout
 from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Registry
 from runners.sandbox.docker.connection import Connections
 from runners.sandbox.docker.create import (
@@ -21,18 +20,12 @@ from runners.sandbox.docker.create import (
     LABEL_OWNER,
     LABEL_SANDBOX,
     LABEL_STEP,
+    LocalImage,
     container,
 )
 from runners.sandbox.docker.removal import is_gone, remove
 from runners.sandbox.docker.run import Run
 from runners.sandbox.spec import EngineFacts, SandboxResult, SandboxSpec
-
-
-class LocalImage(Record):
-    """An image as this engine has it. `volumes` are the paths that it declares as such."""
-
-    id: str
-    volumes: tuple[str, ...]
 
 
 class DockerBackend:
@@ -61,7 +54,7 @@ class DockerBackend:
     def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
         """See `Backend.run`."""
         facts, image = self.facts(), self._image(spec)
-        body = container(spec, self._owner, image.id, image.volumes, facts, self._runtime)
+        body = container(spec, self._owner, image, facts, self._runtime)
         return Run(self._connections, self._registry, spec, facts, self._grace_seconds).result(body, files, cancel)
 
     def has_image(self, digest: str) -> bool:
@@ -146,7 +139,12 @@ def _find_image(client: APIClient, digest: str) -> LocalImage | None:
 
 
 def _local(image: dict[str, Any]) -> LocalImage:
-    return LocalImage(id=image["Id"], volumes=tuple((image.get("Config") or {}).get("Volumes") or ()))
+    config = image.get("Config") or {}
+    return LocalImage(
+        id=image["Id"],
+        volumes=tuple(config.get("Volumes") or ()),
+        knows_localhost=LOCALHOST_LABEL in (config.get("Labels") or {}),
+    )
 
 
 def _found(row: dict[str, Any]) -> FoundSandbox:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from ledger.records.base import Record
 from policy.ceilings import KIB, MIB, Limits
 from runners.sandbox import seccomp, wrapper
 from runners.sandbox.spec import EngineFacts, SandboxSpec
@@ -26,8 +27,17 @@ SHARED_MEMORY_BYTES = 64 * MIB
 BYTES_PER_INODE = 4 * KIB
 
 
+class LocalImage(Record):
+    """An image as an engine has it. `volumes` are the paths that it declares as such, `knows_localhost` says that
+    it resolves that name without an /etc/hosts."""
+
+    id: str
+    volumes: tuple[str, ...]
+    knows_localhost: bool
+
+
 def container(
-    spec: SandboxSpec, owner: str, image_id: str, volumes: Iterable[str], engine: EngineFacts, runtime: str | None
+    spec: SandboxSpec, owner: str, image: LocalImage, engine: EngineFacts, runtime: str | None
 ) -> dict[str, Any]:
     """The body of `POST /containers/create`, see the Engine API, but for the sandbox's name.
 
@@ -35,7 +45,7 @@ def container(
     """
     command = wrapper.argv(spec, engine.architecture)
     return {
-        "Image": image_id,
+        "Image": image.id,
         "Entrypoint": command[:1],
         "Cmd": command[1:],
         "User": f"{UID}:{GID}",
@@ -55,9 +65,10 @@ def container(
         "AttachStderr": True,
         "Tty": False,
         "Healthcheck": {"Test": ["NONE"]},
-        "NetworkDisabled": True,
+        # Nothing but a loopback either way; disabled, the engine saves itself the making of hosts and resolver files.
+        "NetworkDisabled": image.knows_localhost,
         "StopSignal": "SIGKILL",
-        "HostConfig": _host_config(spec.limits, volumes, engine, runtime),
+        "HostConfig": _host_config(spec.limits, image.volumes, engine, runtime),
     }
 
 
