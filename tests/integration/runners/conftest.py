@@ -14,8 +14,8 @@ import pytest
 from ledger.batches import submission
 from ledger.connect import Database
 from ledger.dispatch import admit_jobs
-from ledger.objects import get_object
-from ledger.reads import JobRow, find_job
+from ledger.objects import get_object, packs_of
+from ledger.reads import JobRow, find_job, job_agents
 from ledger.records.job import BatchSpec, JobSpec, Tests
 from ledger.records.source import SourceRef
 from ledger.records.step import Claim, Completion, NextStep, Offer
@@ -28,6 +28,7 @@ from runners.runner import Runner
 from runners.sandbox.docker import DockerBackend
 from runners.spending import estimate
 from runners.verify import verify
+from runners.workspace.pack import add_pack
 from runners.workspace.source import Mirrors
 from runners.workspace.store import Store
 
@@ -133,8 +134,12 @@ class Played:
         return find_job(self.database, str(self.job_id))
 
     def store(self) -> Store:
+        """The mirror with all that the ledger has of the agent's trees."""
         spec = self.job().spec
-        return self.runner.mirrors.open(spec.source, spec.base_commit, lambda sha: get_object(self.database, sha))
+        store = self.runner.mirrors.open(spec.source, spec.base_commit, lambda sha: get_object(self.database, sha))
+        for sha256 in packs_of(self.database, job_agents(self.database, self.job_id)[0].id):
+            add_pack(store, get_object(self.database, sha256))
+        return store
 
     def content(self, path: str) -> bytes | None:
         """The file at `path` of the agent's head tree."""
