@@ -18,11 +18,13 @@ import structlog
 from ledger.connect import Database
 from ledger.dispatch import Lead, admit_jobs, ready_offers, try_lead
 from ledger.errors import LedgerUnavailable
-from scheduler.dispatch import Outbox, Send
+from scheduler.dispatch import BrokerUnavailable, Outbox, Send
 from scheduler.sweep import Sweeper
 
 log = structlog.get_logger(__name__)
 
+Depth = Callable[[], int]
+"""How many messages wait in the broker; raises BrokerUnavailable."""
 Wait = Callable[[float], None]
 """Returns after so many seconds, or sooner when there may be work or the service is to stop."""
 
@@ -31,12 +33,15 @@ Wait = Callable[[float], None]
 class Pace:
     """How much and how often. `capacity` is the number of jobs in progress in the whole cluster.
 
-    A step offered longer than `stale_seconds` ago and claimed by nobody is offered again: its message may be lost.
-    Rounds follow each other after `busy_seconds` as long as there is work, else after `idle_seconds` or a wake signal.
+    A step offered long ago and claimed by nobody is offered again, since its message may be lost: after `lost_seconds`
+    when no message waits in the broker, else after `stale_seconds`, so that steps which only wait for their turn do not
+    fill the queues with copies of their messages. Rounds follow each other after `busy_seconds` as long as there is
+    work, else after `idle_seconds` or a wake signal.
     """
 
     capacity: int
-    stale_seconds: float = 10.0
+    lost_seconds: float = 3.0
+    stale_seconds: float = 60.0
     sweep_seconds: float = 1.0
     busy_seconds: float = 0.02
     idle_seconds: float = 0.5
@@ -47,8 +52,10 @@ class Pace:
 class Scheduler:
     """Serves until `stop` is set. `send` sends one offer to the broker, `wait` sleeps until there may be work."""
 
-    def __init__(self, db: Database, *, send: Send, wait: Wait, stop: threading.Event, pace: Pace) -> None:
-        self._db, self._wait, self._stop, self._pace = db, wait, stop, pace
+    def __init__(
+        self, db: Database, *, send: Send, depth: Depth, wait: Wait, stop: threading.Event, pace: Pace
+    ) -> None:
+        self._db, self._depth, self._wait, self._stop, self._pace = db, depth, wait, stop, pace
         self._outbox = Outbox(send)
         self._ledger_away = False
 
@@ -100,11 +107,15 @@ class Scheduler:
         if self._outbox:
             return False  # the broker is away: offering more would only age in memory
         self._outbox.add(admit_jobs(self._db, capacity=self._pace.capacity))
-        self._outbox.add(
-            ready_offers(self._db, limit=self._pace.offers_at_once, stale_seconds=self._pace.stale_seconds)
-        )
+        self._outbox.add(ready_offers(self._db, limit=self._pace.offers_at_once, stale_seconds=self._stale_seconds()))
         sent += self._outbox.flush()
         return bool(sent or expired)
+
+    def _stale_seconds(self) -> float:
+        try:
+            return self._pace.stale_seconds if self._depth() else self._pace.lost_seconds
+        except BrokerUnavailable:
+            return self._pace.stale_seconds
 
     def _note_ledger(self, *, away: bool, why: str = "") -> None:
         if away and not self._ledger_away:

@@ -32,17 +32,19 @@ def command(
     from ledger.connect import Database
     from patchyard.bell import Bell
     from patchyard.celery_app import Sender, make_app
+    from patchyard.depth import Depth
     from patchyard.local.ready import tell_ready
     from scheduler.service import Pace, Scheduler
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
-    bell = Bell(broker_url)
+    bell, depth = Bell(broker_url), Depth(broker_url)
     with Database(database_url, name="scheduler", pool_max=2) as db:
         scheduler = Scheduler(
             db,
             send=Sender(make_app(broker_url)),
+            depth=depth,
             wait=lambda seconds: bell.wait(seconds, stop),
             stop=stop,
             pace=Pace(capacity=capacity or settings.decide_slots + settings.sandbox_slots),
@@ -50,4 +52,5 @@ def command(
         tell_ready()
         scheduler.serve()
     bell.close()
+    depth.close()
     leave(ExitStatus.DONE)

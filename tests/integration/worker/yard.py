@@ -74,10 +74,15 @@ class Yard:
     """One test's installation. `lease_seconds` is short, so that deaths are noticed within a test's patience."""
 
     def __init__(self, db: Database, broker_url: str, home: Path, repository: tuple[Path, str, str]) -> None:
-        self.db, self.broker_url, self.home, self.repository = db, broker_url, home, repository
+        self.db, self.home, self.repository = db, home, repository
         self.processes: list[Process] = []
-        self.broker = redis.Redis.from_url(broker_url)
-        self._sender = Sender(make_app(broker_url))
+        self.use_broker(broker_url)
+
+    def use_broker(self, url: str) -> None:
+        """Use another broker for what is started from now on."""
+        self.broker_url = url
+        self.broker = redis.Redis.from_url(url)
+        self._sender = Sender(make_app(url))
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
