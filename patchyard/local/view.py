@@ -10,6 +10,7 @@ import psutil
 from patchyard.local.home import Home
 from patchyard.local.processes import SUPERVISOR, StackProcess, by_service
 from patchyard.local.stack import planned_and_living
+from patchyard.local.standby import STANDBY
 from patchyard.settings import Settings
 
 State = Literal["running", "restarting", "orphaned", "stopped"]
@@ -41,7 +42,7 @@ def view_services(settings: Settings) -> list[ServiceView]:
     home = Home(settings.home.resolve())
     plan, status, living = planned_and_living(settings)
     planned = [service.name for service in plan.services] if plan else []
-    names = [SUPERVISOR, *planned, *dict.fromkeys(process.service for process in living)]
+    names = [SUPERVISOR, STANDBY, *planned, *dict.fromkeys(process.service for process in living)]
     if not planned and not living:
         return []
     supervised = any(process.service == SUPERVISOR for process in living)

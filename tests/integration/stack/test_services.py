@@ -1,0 +1,117 @@
+"""The whole stack by its commands: every service ready, any of them killed, changed settings, nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from patchyard.local.home import Home
+from patchyard.local.processes import stack_processes
+from patchyard.local.services import service_names
+from tests.integration.stack.conftest import eventually
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+
+@dataclass(frozen=True)
+class Commands:
+    """`patchyard` with a home of its own, on the session's engine."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "patchyard.cli", *arguments],
+            cwd=self.folder,
+            env=self.environment | env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def up(self, **env: str) -> None:
+        done = self.run("up", **env)
+        assert done.returncode == 0, done.stderr
+
+    def ps(self) -> dict[str, dict[str, Any]]:
+        return {row["service"]: row for row in json.loads(self.run("ps", "--json").stdout)}
+
+    def home(self) -> Home:
+        return Home((self.folder / ".patchyard").resolve())
+
+
+@pytest.fixture
+def commands(engine_host: str) -> Iterator[Commands]:
+    folder = Path(tempfile.mkdtemp(prefix="patchyard-test-"))
+    folder.chmod(0o711)
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    made = Commands(folder, kept | {"DOCKER_HOST": engine_host})
+    yield made
+    done = made.run("down")
+    assert (done.returncode, done.stdout) == (0, "nothing is left running\n")
+    assert stack_processes(made.home().path) == []
+    shutil.rmtree(folder)
+
+
+def test_up_returns_when_every_service_is_ready_and_down_when_all_are_gone(commands: Commands) -> None:
+    commands.up()
+    shown = commands.ps()
+    assert set(shown) == {"supervisor", "standby", "postgres", "valkey", *service_names()}
+    assert {row["state"] for row in shown.values()} == {"running"}
+    assert {row["restarts"] for row in shown.values()} == {0}
+    for name in service_names():
+        assert commands.home().log(name).stat().st_size > 0
+    assert commands.run("list").returncode == 0
+    before = {name: row["pid"] for name, row in shown.items()}
+    commands.up()
+    assert {name: row["pid"] for name, row in commands.ps().items()} == before
+    down = commands.run("down")
+    assert (down.returncode, down.stdout) == (0, "nothing is left running\n")
+    assert not list(commands.home().run.folder.glob("*.json"))
+    done = commands.run("ps")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "patchyard up" in done.stderr
+
+
+def test_each_service_can_be_killed_and_is_back(commands: Commands) -> None:
+    commands.up()
+    for name in service_names():
+        pid = commands.ps()[name]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: commands.ps()[name]["pid"] not in (None, pid))  # noqa: B023
+        row = commands.ps()[name]
+        assert row["last_exit"] == "SIGKILL"
+        assert row["restarts"] == 1
+    commands.up()
+    assert {row["state"] for row in commands.ps().values()} == {"running"}
+
+
+def test_up_restarts_the_services_whose_settings_changed_and_no_others(commands: Commands) -> None:
+    commands.up()
+    before = {name: row["pid"] for name, row in commands.ps().items()}
+    commands.up(PATCHYARD_PUBLISH_SLOTS="5")
+    after = {name: row["pid"] for name, row in commands.ps().items()}
+    assert {name for name in after if after[name] != before[name]} == {"worker-publish", "scheduler"}
+
+
+def test_a_service_that_cannot_start_is_named_with_its_last_words(commands: Commands) -> None:
+    done = commands.run("up", PATCHYARD_CRASH_POINTS="1", PATCHYARD_CRASH="no.such.point")
+    assert done.returncode == 3
+    line = done.stderr.splitlines()[-1]
+    assert "ends again and again" in line
+    assert "no such crash point" in line
+    assert "logs/" in line
+    assert stack_processes(commands.home().path) == []
