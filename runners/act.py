@@ -91,7 +91,7 @@ def _do(turn: _Act) -> Observed:
     """Raises ToolFailure for whatever the model is to be told."""
     contract = contract_of(turn.call.name)
     store = turn.runner.workspace(turn.claim)
-    if turn.claim.job.model.startswith("replay:"):
+    if turn.claim.job.model.partition(":")[0] == "replay":
         turn.call = turn.call.model_copy(update={"arguments": _with_versions(store, turn)})
     args = contract.parse(turn.call.arguments)
     _require(turn, judge(turn.call, args, turn.claim.job))

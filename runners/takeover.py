@@ -1,17 +1,17 @@
 """Before a step is tried again, and before a job is verified: whatever an earlier attempt left running is dead.
 
 A worker can die between any two lines, so the ledger knows of sandboxes whose end nobody saw. Each is looked for on its
-engine, killed, and looked for again; what was seen is written down, and only then does work go on. A sandbox on an
-engine that we can't ask is not proved dead by our not seeing it: the step is given back for a worker that can.
+engine by its name, killed, and looked for again; what was seen is written down, and only then does work go on. A
+sandbox on an engine that we can't ask is not proved dead by our not seeing it: the step is given back for a worker that
+can.
 """
 
 from __future__ import annotations
 
 from ledger.errors import Temporary
 from ledger.records.step import Claim
-from ledger.sandboxes import live_sandboxes, mark_sandbox
+from ledger.sandboxes import SandboxRow, live_sandboxes, mark_sandbox
 from runners.runner import Runner
-from runners.sandbox.reap import prove_death
 
 RETRY_SECONDS = 5.0
 
@@ -23,7 +23,7 @@ class DeathNotProved(Temporary):
 def take_over(claim: Claim, runner: Runner) -> None:
     """Kills and proves the death of what earlier attempts of this step left; for `verify`, of the whole job.
 
-    Raises DeathNotProved, StillAlive, EngineUnavailable.
+    Raises DeathNotProved, EngineUnavailable.
     """
     if claim.kind == "verify":
         left = live_sandboxes(runner.db, job_id=claim.job_id)
@@ -32,13 +32,16 @@ def take_over(claim: Claim, runner: Runner) -> None:
     else:
         return
     for row in left:
-        if row.engine_host != runner.engine_host:
-            raise DeathNotProved(f"the sandbox {row.name} is on the engine {row.engine_host}", RETRY_SECONDS)
-    for step_id in {row.step_id for row in left}:
-        below_fence = claim.fence if step_id == claim.step_id else None
-        proofs = {proof.sandbox: proof for proof in prove_death(runner.backend, step_id, below_fence=below_fence)}
-        for row in left:
-            if row.step_id == step_id:
-                proof = proofs.get(row.name)
-                seen = proof.plain() if proof else "not found on its engine"
-                mark_sandbox(runner.db, row.name, "removed", {"taken_over_by": claim.step_id, "seen": seen})
+        _prove_death(claim, runner, row)
+
+
+def _prove_death(claim: Claim, runner: Runner, row: SandboxRow) -> None:
+    """By name and not by step alone: an engine may serve several ledgers, whose steps have the same numbers."""
+    if row.engine_host != runner.engine_host:
+        raise DeathNotProved(f"the sandbox {row.name} is on the engine {row.engine_host}", RETRY_SECONDS)
+    found = [sandbox for sandbox in runner.backend.find(step_id=row.step_id) if sandbox.name == row.name]
+    proofs = [runner.backend.destroy(sandbox) for sandbox in found]
+    if not all(proof.gone for proof in proofs):
+        raise DeathNotProved(f"the sandbox {row.name} is still there after its removal", RETRY_SECONDS)
+    seen = proofs[0].plain() if proofs else "not found on its engine"
+    mark_sandbox(runner.db, row.name, "removed", {"taken_over_by": claim.step_id, "seen": seen})
