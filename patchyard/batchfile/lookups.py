@@ -70,6 +70,7 @@ class Lookups:
         self._finder, self._spool, self._folder = finder, spool, folder
         self._known: dict[tuple[object, ...], Any] = {}
         self.remarks: list[str] = []
+        self.images: dict[str, FoundImage] = {}
 
     def base(self, repo: str, base: str) -> FoundBase:
         """The repository at the commit, without the pack, which is kept."""
@@ -77,7 +78,8 @@ class Lookups:
 
     def image(self, name: str) -> FoundImage:
         """The pinned image of that name."""
-        return self._once(("image", name), lambda: self._finder.image(name))
+        found = self._once(("image", name), lambda: self._finder.image(name))
+        return self.images.setdefault(found.digest, found)
 
     def overlay(self, folder: Path) -> str:
         """The SHA-256 of the folder's files as a tar."""

@@ -13,7 +13,7 @@ from typing import Self
 from ledger.errors import BadInput
 from ledger.records.job import BatchSpec
 from patchyard.batchfile.located import line_of
-from patchyard.batchfile.lookups import Finder, Lookups
+from patchyard.batchfile.lookups import Finder, FoundImage, Lookups
 from patchyard.batchfile.problems import Problems, quoted
 from patchyard.batchfile.read import BatchFile, Entry
 from patchyard.batchfile.resolve import Resolution
@@ -23,11 +23,12 @@ from patchyard.batchfile.stated import StatedJob, check, merge
 
 @dataclass
 class Prepared:
-    """A batch ready for submission. Close it when done."""
+    """A batch ready for submission, remarks on its repositories, and the images that it needs. Close it when done."""
 
     spec: BatchSpec
     spool: Spool
     remarks: tuple[str, ...]
+    images: tuple[FoundImage, ...]
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +54,7 @@ def prepare(batch: BatchFile, finder: Finder) -> Prepared:
     except BaseException:
         spool.__exit__(None, None, None)
         raise
-    return Prepared(batch.spec, spool, tuple(lookups.remarks))
+    return Prepared(batch.spec, spool, tuple(lookups.remarks), tuple(lookups.images.values()))
 
 
 class _Preparation:

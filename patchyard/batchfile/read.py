@@ -62,6 +62,11 @@ class BatchFile:
             if entry is not None:
                 yield entry
 
+    def image_names(self) -> set[str]:
+        """What the batch and its jobs call their images, as far as its jobs can be read."""
+        stated = [self.defaults, *(entry.stated for entry in self.entries(Problems()))]
+        return {image for image in (found.get("image") for found in stated) if isinstance(image, str)}
+
     def _values(self, problems: Problems) -> Iterator[tuple[Any, str, int]]:
         if isinstance(self.jobs, LinedList):
             for item, line in zip(self.jobs, self.jobs.lines, strict=True):

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from ledger.connect import Database
+from patchyard.batchfile import read_batch
 from patchyard.cli.console import ExitStatus, leave, say
 from patchyard.cli.opened import batch_named
 from patchyard.cli.results import ResultFormat, print_results, write_results
 from patchyard.cli.submit import File, Name, Sets, each_mistake_on_its_line, show_submitted
 from patchyard.cli.watch import watch_batch
+from patchyard.image_shelf import bring_images, build_missing
 from patchyard.local.stack import ensure_up, stop
 from patchyard.settings import Settings, load_settings
 from patchyard.submit import prepare_file, submit_prepared
@@ -25,6 +27,9 @@ def command(
     ] = None,
     name: Name = None,
     sets: Sets = None,
+    build_images: Annotated[
+        bool, typer.Option("--build-images", help="Build the images that the batch names and this machine has not.")
+    ] = False,
     down: Annotated[
         bool, typer.Option("--down", help="Stop the local stack at the end if this command started it.")
     ] = False,
@@ -37,9 +42,14 @@ def command(
     Example: patchyard run batch.yaml --out results
     """
     settings = load_settings()
+    if build_images:
+        with each_mistake_on_its_line():
+            build_missing(settings, read_batch(file, name=name, sets=sets or ()).image_names(), say)
     with each_mistake_on_its_line(), prepare_file(settings, file, name=name, sets=sets or ()) as prepared:
         running = ensure_up(settings, say=say)
         try:
+            if running.docker_host is not None:
+                bring_images(settings, running.docker_host, prepared.images, say)
             with Database(running.database_url, name="patchyard cli", pool_max=3) as db:
                 submitted = submit_prepared(db, prepared)
                 show_submitted(submitted, as_json=False)

@@ -15,6 +15,7 @@ from patchyard.cli.console import ExitStatus, leave, print_json, say
 from patchyard.cli.opened import batch_named, opened_ledger
 from patchyard.cli.units import counted
 from patchyard.cli.watch import watch_batch
+from patchyard.image_shelf import bring_images, engine_of_stack
 from patchyard.printable import printable
 from patchyard.settings import load_settings
 from patchyard.submit import SubmittedBatch, prepare_file, submit_prepared
@@ -46,6 +47,8 @@ def command(
         prepare_file(settings, file, name=name, sets=sets or ()) as prepared,
         opened_ledger(settings) as db,
     ):
+        if (engine := engine_of_stack(settings)) is not None:
+            bring_images(settings, engine, prepared.images, say)
         submitted = submit_prepared(db, prepared)
         show_submitted(submitted, as_json)
         status = watch_batch(db, batch_named(db, submitted.name), as_json=as_json) if watch else ExitStatus.DONE

@@ -1,0 +1,110 @@
+"""`patchyard images`: the sandbox images of this machine and their digests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from images.lock import LockedImage
+from images.recipe import names
+from patchyard.batchfile.lookups import FoundImage
+from patchyard.cli.console import print_json, print_table, say, table
+from patchyard.image_shelf import (
+    bring_images,
+    build_image,
+    engine_at_hand,
+    images_in,
+    layout_of,
+    locked_images,
+)
+from patchyard.printable import printable
+from patchyard.settings import Settings, load_settings
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Build, lock and list sandbox images.\n\nExample: patchyard images build sandbox-python",
+)
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Recipes; all of them by default.")]
+
+
+@app.command("build")
+def build_command(wanted: Names = None) -> None:
+    """Build images from this distribution's packages, and pin them for this machine. Two builds on a day are equal.
+
+    Example: patchyard images build sandbox-python
+    """
+    settings = load_settings()
+    for name in wanted or names():
+        say(f"building {printable(name)} from this distribution's packages")
+        entry = build_image(settings, name)
+        print(f"{name} {entry.digest}")
+        _into_the_engine(settings, name, entry)
+
+
+@app.command("lock")
+def lock_command(
+    wanted: Names = None,
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="The lock file; images_lock by default.")] = None,
+) -> None:
+    """Build images and write their digests into the lock file that goes with the repository.
+
+    Example: patchyard images lock sandbox-python --file images/lock.toml
+    """
+    settings = load_settings()
+    target = file or settings.images_lock
+    for name in wanted or names():
+        entry = build_image(settings, name, target)
+        print(f"{name} {entry.digest}")
+    say(f"wrote {target}")
+
+
+@app.command("list")
+def list_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+) -> None:
+    """The images that have a name here, and where they are.
+
+    Example: patchyard images list --json
+    """
+    settings = load_settings()
+    locked = locked_images(settings)
+    host = engine_at_hand(settings)
+    loaded = images_in(host, (entry.digest for entry in locked.values())) if host else set()
+    rows = [_row(settings, name, entry, entry.digest in loaded if host else None) for name, entry in locked.items()]
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        say(f"no image has a name here; build one of {', '.join(names())} with `patchyard images build`")
+    else:
+        print_table(table("image", "digest", "for", "built", "here", "engine", rows=map(_cells, rows)))
+
+
+def _row(settings: Settings, name: str, entry: LockedImage, loaded: bool | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "digest": entry.digest,
+        "config": entry.config,
+        "distribution": entry.distribution,
+        "architecture": entry.architecture,
+        "built": entry.built.isoformat(),
+        "packages": entry.packages,
+        "built_here": layout_of(settings, entry.digest) is not None,
+        "in_engine": loaded,
+    }
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    loaded = {True: "yes", False: "no", None: "no engine"}[row["in_engine"]]
+    where = f"{row['distribution']}/{row['architecture']}"
+    return (row["name"], row["digest"], where, row["built"], "yes" if row["built_here"] else "no", loaded)
+
+
+def _into_the_engine(settings: Settings, name: str, entry: LockedImage) -> None:
+    host = engine_at_hand(settings)
+    if host is None:
+        say("no container engine answers now; `patchyard run` loads the image when the stack is up")
+        return
+    bring_images(settings, host, [FoundImage(entry.digest, name)], say)

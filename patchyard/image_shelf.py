@@ -1,0 +1,125 @@
+"""The sandbox images of this machine: built into PATCHYARD_HOME, pinned in a lock, and brought into the engine.
+
+An engine of our own starts empty, and images are built without any engine; so whoever submits to the stack of this
+machine first looks whether its engine has what the jobs need, and loads what was built here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from images.build import build
+from images.lock import LockedImage, home_lock, lock_image, read_locks
+from images.oci_layout import read_layout
+from images.recipe import names, shipped_recipe
+from ledger.errors import BadInput, Permanent, Unfit
+from patchyard.batchfile.lookups import FoundImage
+from patchyard.local.engine import DEFAULT_HOST, answers
+from patchyard.local.services import worker_name
+from patchyard.local.stack import planned_and_living
+from patchyard.settings import Settings
+from runners.sandbox.backend import SandboxState
+from runners.sandbox.docker.backend import DockerBackend
+from runners.sandbox.spec import SandboxSpec
+
+Say = Callable[[str], None]
+
+
+class NoSandboxes(Permanent):
+    """This connection to the engine is for images only."""
+
+
+class _ImagesOnly:
+    """A registry that refuses every sandbox."""
+
+    def register(self, spec: SandboxSpec) -> str:
+        raise NoSandboxes
+
+    def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:
+        raise NoSandboxes
+
+
+def locked_images(settings: Settings) -> dict[str, LockedImage]:
+    """What each name means here: this machine's own builds come before what the repository's lock says."""
+    return read_locks([home_lock(settings.home), settings.images_lock])
+
+
+def build_image(settings: Settings, name: str, lock: Path | None = None) -> LockedImage:
+    """Builds a recipe into PATCHYARD_HOME and pins it in `lock`, this machine's by default.
+
+    Raises BadInput for an unknown recipe, Unfit where nothing can be built, Temporary where packages are out of reach.
+    """
+    target = home_lock(settings.home)
+    built = build(shipped_recipe(name), target.parent)
+    return lock_image(lock or target, built, date.today())
+
+
+def layout_of(settings: Settings, digest: str) -> Path | None:
+    """The folder of this image's layout, if it was built here."""
+    folder = home_lock(settings.home).parent
+    for found in folder.glob(f"*-{digest.removeprefix('sha256:')[:16]}"):
+        if read_layout(found).manifest_digest == digest:
+            return found
+    return None
+
+
+def build_missing(settings: Settings, wanted: Iterable[str], say: Say) -> None:
+    """Builds those of the wanted names that are recipes and were not built here yet."""
+    locked = locked_images(settings)
+    for name in sorted(set(wanted) & set(names())):
+        if name not in locked or layout_of(settings, locked[name].digest) is None:
+            say(f"building the image {name} from this distribution's packages; it takes a minute or two, once")
+            build_image(settings, name)
+
+
+def engine_of_stack(settings: Settings) -> str | None:
+    """The address of the engine that the stack of this machine uses, if the stack runs and has one."""
+    plan, _, living = planned_and_living(settings)
+    if plan is None or not living:
+        return None
+    worker = next((service for service in plan.services if service.name == worker_name("sandbox")), None)
+    return None if worker is None else worker.environment.get("PATCHYARD_DOCKER_HOST")
+
+
+def engine_at_hand(settings: Settings) -> str | None:
+    """The engine of the running stack, else the one that the settings or this machine have, if it answers.
+
+    Raises Unfit if the settings name one that does not answer.
+    """
+    if (host := engine_of_stack(settings)) is not None:
+        return host
+    if settings.docker_host is None:
+        return DEFAULT_HOST if answers(DEFAULT_HOST) else None
+    if not answers(settings.docker_host):
+        raise Unfit(f"{settings.docker_host}: no container engine answers there", remedy="start it, or unset it")
+    return settings.docker_host
+
+
+def images_in(host: str, digests: Iterable[str]) -> set[str]:
+    """Those of the digests whose images the engine at `host` has. Raises EngineUnavailable."""
+    engine = DockerBackend(host, _ImagesOnly())
+    try:
+        return {digest for digest in digests if engine.has_image(digest)}
+    finally:
+        engine.close()
+
+
+def bring_images(settings: Settings, host: str, images: Iterable[FoundImage], say: Say) -> None:
+    """Loads what the engine lacks and was built here. Raises BadInput for what was not, EngineUnavailable."""
+    engine = DockerBackend(host, _ImagesOnly())
+    try:
+        for image in images:
+            if engine.has_image(image.digest):
+                continue
+            layout = layout_of(settings, image.digest)
+            if layout is None:
+                what = f"the image {image.name} ({image.digest[:19]}…) is not in the engine and was not built here"
+                remedy = f"build it with `patchyard images build {image.name}`"
+                raise BadInput(what, remedy=remedy if image.name in names() else "load it into the engine")
+            say(f"loading the image {image.name} into the container engine")
+            engine.load_image(layout)
+    finally:
+        engine.close()
