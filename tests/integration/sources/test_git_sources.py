@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from runners.workspace import mirrors as mirrors_module
 from runners.workspace.errors import CommitMissing, ObjectUnreadable, RepositoryMissing, RepoUnavailable
 from runners.workspace.mirrors import SourceLimits, place_of
 from runners.workspace.source import Mirrors, parse_source
+from runners.workspace.store import Store
 from runners.workspace.tarball import TreeLimits
 from tests.integration.sources.conftest import commit_of, no_object
-from tests.integration.sources.servers import files_of, git_backend, served
+from tests.integration.sources.servers import answering, files_of, git_backend, reply, served
 from tests.unit.workspace.trees import git, read
 
 
@@ -192,23 +194,18 @@ def test_a_server_that_does_not_answer_is_bad_input_for_a_user_and_temporary_for
 
 def test_a_server_that_hangs_is_given_up(tmp_path: Path) -> None:
     stop = threading.Event()
-    with served(_hanging(stop)) as url:
+
+    def hang(request: BaseHTTPRequestHandler) -> None:
+        stop.wait(20)
+        reply(request, 500)
+
+    with served(answering(hang)) as url:
         mirrors = Mirrors(tmp_path / "home", limits=SourceLimits(git_seconds=1.0))
         started = time.monotonic()
         with pytest.raises(RepoUnavailable, match="took too long"):
             mirrors.open(SourceRef(kind="git", location=f"{url}/x.git"), "1" * 40, no_object)
         assert time.monotonic() - started < 5
         stop.set()
-
-
-def _hanging(stop: threading.Event):  # type: ignore[no-untyped-def]
-    from tests.integration.sources.servers import answering, reply
-
-    def respond(request):  # type: ignore[no-untyped-def]
-        stop.wait(20)
-        reply(request, 500)
-
-    return answering(respond)
 
 
 @pytest.mark.parametrize("location", ["git://127.0.0.1/x.git", "ext::sh -c 'touch {mark}'", "fd::3"])
@@ -321,9 +318,7 @@ def test_a_mirror_that_breaks_while_it_is_used_can_be_discarded(mirrors: Mirrors
     for path in (place / "objects/pack").iterdir():
         path.unlink()
     with pytest.raises(ObjectUnreadable):
-        read(
-            mirrors.open(SourceRef(kind="git", location=str(work)), base.commit, no_object).__class__(place), base.tree
-        )
+        read(Store(place), base.tree)
     mirrors.discard(source)
     assert not place.exists()
     assert "a.py" in read(mirrors.open(source, base.commit, no_object), base.tree)

@@ -9,6 +9,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,14 @@ def test_an_archive_is_opened_by_a_worker_of_another_home(mirrors: Mirrors, arch
     git(store.path, "fsck", "--strict", base.commit)
 
 
+def test_a_mirror_that_lost_one_file_is_built_anew(mirrors: Mirrors, home: Path, archive: Path, tmp_path: Path) -> None:
+    source = parse_source(f"{archive}#sha256={sha256(archive.read_bytes())}", tmp_path)
+    base = mirrors.resolve(source).base
+    blob = hashlib.sha1(b"blob 4\0one\n").hexdigest()  # noqa: S324 - git's own digest
+    (home / "mirrors" / place_of(source) / "objects" / blob[:2] / blob[2:]).unlink()
+    assert read(Mirrors(home).open(source, base.commit, no_object), base.tree) == {"a.py": Change(FILE, b"one\n")}
+
+
 def test_an_archive_with_other_bytes_than_promised(mirrors: Mirrors, archive: Path, tmp_path: Path) -> None:
     digest = sha256(archive.read_bytes())
     source = parse_source(f"{archive}#sha256={digest}", tmp_path)
@@ -111,13 +120,13 @@ def test_an_archive_has_no_commits_to_choose_from(mirrors: Mirrors, archive: Pat
         Mirrors(tmp_path / "worker").open(source, "1" * 40, no_object)
 
 
-def test_a_hostile_archive_is_one_clear_line(mirrors: Mirrors, tmp_path: Path) -> None:
+def test_a_hostile_archive_is_one_clear_line(mirrors: Mirrors, home: Path, tmp_path: Path) -> None:
     path = tmp_path / "evil.tar.gz"
     path.write_bytes(tar_gz({"t/../../x": b""}))
     with pytest.raises(SourceRefused) as error:
         mirrors.resolve(parse_source(f"{path}#sha256={sha256(path.read_bytes())}", tmp_path))
     assert error.value.message == f"{path}: cannot be taken: a path with '..': t/../../x; make an archive without it"
-    assert [p for p in (mirrors._home / "mirrors").iterdir() if p.is_dir()] == []
+    assert [p for p in (home / "mirrors").iterdir() if p.is_dir()] == []
 
 
 def test_an_archive_from_a_url_is_fetched_once(mirrors: Mirrors, home: Path, archive: Path) -> None:
@@ -145,9 +154,10 @@ def test_a_url_that_gives_something_else_leaves_nothing(mirrors: Mirrors, home: 
 
 
 def test_credentials_go_to_their_own_host_only_and_into_no_message(mirrors: Mirrors, archive: Path) -> None:
-    data, seen = archive.read_bytes(), []
+    data = archive.read_bytes()
+    seen: list[tuple[str, str, str | None]] = []
 
-    def respond(request):  # type: ignore[no-untyped-def]
+    def respond(request: BaseHTTPRequestHandler) -> None:
         seen.append((request.headers["Host"], request.path, request.headers.get("Authorization")))
         port = request.headers["Host"].split(":")[1]
         if request.path == "/moved.zip":

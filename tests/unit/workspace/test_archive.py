@@ -9,6 +9,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def refused(store: Store, data: bytes, limits: TreeLimits | None = None) -> tupl
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
 @pytest.mark.parametrize("top", ["thing-1.0/", "./thing-1.0/", ""])
-def test_a_tar_becomes_a_tree_without_its_top_folder(store: Store, pack, top: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_tar_becomes_a_tree_without_its_top_folder(store: Store, pack: Callable[[bytes], bytes], top: str) -> None:
     assert read(store, tree_of(store, pack(sample_tar(top)))) == FILES
 
 
