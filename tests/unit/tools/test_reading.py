@@ -230,6 +230,13 @@ def test_a_search_that_runs_out_of_time_says_so(store: Store, tree_of: TreeOf) -
     assert code_of(store, tree, "search", ToolLimits(search_seconds=-1), pattern="x") == "ETIMEDOUT"
 
 
+def test_the_clock_is_looked_at_between_lines_too(store: Store, tree_of: TreeOf) -> None:
+    tree = tree_of({"a": ("a" * 3_999 + "\n") * 250})
+    started = time.monotonic()
+    assert code_of(store, tree, "search", ToolLimits(search_seconds=0.1), pattern="[ab]*a[ab]{9000}[xy]") == "ETIMEDOUT"
+    assert time.monotonic() - started < 2
+
+
 # -- show_diff ------------------------------------------------------------------------------------------------------
 
 
