@@ -215,7 +215,7 @@ def test_a_pattern_that_is_none_is_refused_with_the_reason(
 
 @pytest.mark.parametrize(
     "pattern",
-    [r"(a*)*$b", r"(a|a|aa)*c", r"^(a+)+$", r"(?:a?){120}a{120}[bc]", r"[ab]*a[ab]{9000}[xy]", r"(x+x+)+y"],
+    [r"(a*)*$b", r"(a|a|aa)*c", r"^(a+)+$", r"(?:a?){120}a{120}[bc]", r"[ab]*a[ab]{3000}[xy]", r"(x+x+)+y"],
 )
 def test_no_pattern_takes_long(pattern: str) -> None:
     matcher = regex(pattern, ignore_case=False)
@@ -233,7 +233,7 @@ def test_a_search_that_runs_out_of_time_says_so(store: Store, tree_of: TreeOf) -
 def test_the_clock_is_looked_at_between_lines_too(store: Store, tree_of: TreeOf) -> None:
     tree = tree_of({"a": ("a" * 3_999 + "\n") * 250})
     started = time.monotonic()
-    assert code_of(store, tree, "search", ToolLimits(search_seconds=0.1), pattern="[ab]*a[ab]{9000}[xy]") == "ETIMEDOUT"
+    assert code_of(store, tree, "search", ToolLimits(search_seconds=0.1), pattern="[ab]*a[ab]{3000}[xy]") == "ETIMEDOUT"
     assert time.monotonic() - started < 2
 
 
