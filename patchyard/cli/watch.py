@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 1.0
 _POLL_FACTOR = 20
 """A poll may take a twentieth of the time."""
+_POLL_LATEST_SECONDS = 3.0
+"""A look that had to wait for the database must not make the next one rare."""
 _WINDOW_SECONDS = 60.0
 _PLAIN_SECONDS = 10.0
 _STILL_SECONDS = 30.0
@@ -96,7 +98,7 @@ def _follow(db: Database, batch: BatchRow, show: Show) -> Progress:
         if finished == progress.total:
             return progress
         moved.note(now, progress)
-        time.sleep(max(_POLL_SECONDS, (now - started) * _POLL_FACTOR))
+        time.sleep(min(max(_POLL_SECONDS, (now - started) * _POLL_FACTOR), _POLL_LATEST_SECONDS))
 
 
 def _patiently(look: Callable[[], Progress]) -> Progress:
