@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from celery import Celery
+from kombu.connection import Connection
 from kombu.entity import Exchange
 from kombu.entity import Queue as BrokerQueue
 from kombu.exceptions import OperationalError
@@ -40,6 +41,7 @@ def make_app(broker_url: str, handle: Handle | None = None) -> Celery:
     for variable in ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL"):
         os.environ.pop(variable, None)  # Celery would believe these over our own setting
     app = Celery("patchyard", broker=celery_url(broker_url), set_as_current=False, fixups=[])
+    app.amqp.Connection = _Connection
     app.conf.update(_SETTINGS)
 
     @app.task(name=STEP_TASK, shared=False)  # type: ignore[untyped-decorator]
@@ -48,6 +50,14 @@ def make_app(broker_url: str, handle: Handle | None = None) -> Celery:
             handle(step_id, queue)
 
     return app
+
+
+class _Connection(Connection):
+    """A consumer that lost its broker tries again every few seconds, not ever more rarely up to half a minute."""
+
+    def ensure_connection(self, errback: Any = None, max_retries: Any = None, **options: Any) -> Any:
+        options |= {"interval_start": 0.5, "interval_step": 0.5, "interval_max": 3}
+        return super().ensure_connection(errback, max_retries, **options)  # type: ignore[no-untyped-call]
 
 
 _KOMBU_QUEUES = {name: BrokerQueue(name, Exchange(""), routing_key=name) for name in QUEUES}  # type: ignore[no-untyped-call]

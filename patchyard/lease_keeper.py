@@ -4,7 +4,8 @@ One thread renews all leases together every third of their duration, so a lease 
 told to stop, once, through its `stop` event and for one reason: the lease was `lost` (another worker may have the step:
 nothing more may be done and the result is void), the job was cancelled (`cancel`), or this process has to end
 (`shutdown`). A lease that could not be renewed because the ledger is away counts as lost when its time is up by this
-process's own clock, which started before the claim: the ledger never sees it end later than we do.
+process's own clock, which started before the claim: the ledger never sees it end earlier than we do. A second thread
+watches that, since asking a ledger that is away takes long.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from ledger.records.step import Claim
 from ledger.steps import renew_leases
 
 log = structlog.get_logger(__name__)
+
+_WATCH_SECONDS = 0.5
+_CLOSE_SECONDS = 1.0
 
 Why = Literal["lost", "cancel", "shutdown"]
 
@@ -54,8 +58,12 @@ class LeaseKeeper:
         self._closed = threading.Event()
         self._shutting_down = False
         self._ledger_away = False
-        self._thread = threading.Thread(target=self._renew_forever, name="lease-keeper", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=loop, name=name, daemon=True)
+            for loop, name in ((self._renew_forever, "lease-keeper"), (self._watch_forever, "lease-watch"))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @contextmanager
     def holding(self, claim: Claim, claimed_at: float) -> Iterator[HeldLease]:
@@ -83,9 +91,10 @@ class LeaseKeeper:
                 held.end("shutdown")
 
     def close(self) -> None:
-        """Renew no more."""
+        """Renew no more. A renewal that a silent ledger holds up is not waited for."""
         self._closed.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join(_CLOSE_SECONDS)
 
     def _renew_forever(self) -> None:
         every_seconds = self._lease_seconds / 3
@@ -93,8 +102,11 @@ class LeaseKeeper:
         while not self._closed.wait(pause):
             started = time.monotonic()
             answered = self._renew()
-            self._drop_expired()
             pause = max(every_seconds - (time.monotonic() - started), 0) if answered else min(1.0, every_seconds / 3)
+
+    def _watch_forever(self) -> None:
+        while not self._closed.wait(min(_WATCH_SECONDS, self._lease_seconds / 10)):
+            self._drop_expired()
 
     def _renew(self) -> bool:
         with self._lock:

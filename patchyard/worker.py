@@ -13,13 +13,15 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 from celery import signals
+from celery.platforms import EX_OK
+from celery.worker import state
 
 from ledger.connect import Database
 from ledger.objects import get_object
@@ -106,9 +108,7 @@ def _consume(app: Any, place: Place) -> int:
     return int(celery_worker.exitcode or 0)
 
 
-def _works(
-    settings: Settings, queues: Sequence[Queue] | Mapping[Queue, int], db: Database, stack: ExitStack
-) -> dict[StepKind, Work]:
+def _works(settings: Settings, queues: Mapping[Queue, int], db: Database, stack: ExitStack) -> dict[StepKind, Work]:
     works: dict[StepKind, Work] = {}
     if "decide" in queues:
         works["decide"] = DecideWork(Decider(models={"replay": ReplayModel(lambda sha256: get_object(db, sha256))}))
@@ -134,36 +134,42 @@ def _runner(settings: Settings, db: Database, stack: ExitStack) -> Runner:
 
 @contextmanager
 def _signals(stopping: threading.Event, keeper: LeaseKeeper) -> Iterator[None]:
-    """Ties Celery's start and end to ours."""
+    """Ties Celery's start and end to ours: one soft way to end for every signal that asks for it.
 
-    def on_ready(**_: Any) -> None:
-        # One soft way to end for every signal that asks for it; Celery would end cold, or start itself anew.
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(number, signal.getsignal(signal.SIGTERM))
-        log.info("worker_ready")
-        tell_ready()
+    Celery itself would end cold on some signals, start itself anew on another, and write to stdout.
+    """
 
-    def on_shutting_down(**_: Any) -> None:
+    def end(*_: Any, **__: Any) -> None:
+        state.should_stop = EX_OK
         if not stopping.is_set():
             stopping.set()
             threading.Thread(target=_end_within_bounds, args=(keeper,), name="end", daemon=True).start()
 
+    def on_ready(**_: Any) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, end)
+        log.info("worker_ready")
+        tell_ready()
+
     def keep_our_logs(**_: Any) -> None:
         """Celery sets up no logging of its own when somebody receives this signal."""
 
-    signals.setup_logging.connect(keep_our_logs, weak=False)
-    signals.worker_ready.connect(on_ready, weak=False)
-    signals.worker_shutting_down.connect(on_shutting_down, weak=False)
+    receivers = {
+        signals.setup_logging: keep_our_logs,
+        signals.worker_ready: on_ready,
+        signals.worker_shutting_down: end,  # a signal that came before we were ready
+    }
+    for sent, receiver in receivers.items():
+        sent.connect(receiver, weak=False)
     try:
         yield
     finally:
-        signals.setup_logging.disconnect(keep_our_logs)
-        signals.worker_ready.disconnect(on_ready)
-        signals.worker_shutting_down.disconnect(on_shutting_down)
+        for sent, receiver in receivers.items():
+            sent.disconnect(receiver)
 
 
-def _end_within_bounds(keeper: LeaseKeeper, pause: Callable[[float], object] | None = None) -> None:
-    wait = pause or threading.Event().wait
+def _end_within_bounds(keeper: LeaseKeeper) -> None:
+    wait = threading.Event().wait
     log.info("worker_stops", held=len(keeper), grace_seconds=_GRACE_SECONDS)
     wait(_GRACE_SECONDS)
     if len(keeper):

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from patchyard.cli.console import ExitStatus, leave
+from patchyard.cli.service_urls import urls_of
 from patchyard.logs import configure_logs
 from patchyard.settings import load_settings
-from patchyard.where import urls_of
 
 
 def command(

@@ -9,9 +9,9 @@ import typer
 from ledger.errors import BadInput
 from ledger.records.step import Queue
 from patchyard.celery_app import QUEUES
+from patchyard.cli.service_urls import urls_of
 from patchyard.logs import configure_logs
 from patchyard.settings import Settings, load_settings
-from patchyard.where import urls_of
 
 
 def command(
