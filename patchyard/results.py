@@ -121,7 +121,9 @@ def _test_case(batch: str, row: ResultRow) -> str:
     kind = "error" if row.state in _ERROR_STATES else "failure"
     if row.state in _SKIPPED_STATES or row.state not in TERMINAL:
         kind = "skipped"
-    why = str((row.verdict or {}).get("explanation") or row.reason or row.state)
+    why: str = row.reason or row.state
+    if row.verdict and row.verdict.get("reason") == row.reason:  # else the verdict is of the base, and not the end
+        why = f"{why}: {row.verdict.get('explanation', '')}"
     message = f" type={_attribute(row.reason or row.state)} message={_attribute(printable(why, 500))}"
     if kind == "skipped":
         message = f" message={_attribute(row.reason or row.state)}"

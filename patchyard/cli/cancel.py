@@ -39,14 +39,15 @@ class Target:
 
 
 def command(
-    target: Annotated[str, typer.Argument(metavar="BATCH|JOB", help="A batch's name or id, or BATCH/JOB.")],
+    target: Annotated[
+        str, typer.Argument(metavar="BATCH|JOB", help="A batch's name or id, or a job: BATCH/JOB or its id.")
+    ],
     wait_seconds: Annotated[float, typer.Option(min=0, help="How long to wait for the proof of cleanup.")] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the proof as JSON.")] = False,
 ) -> None:
     """Stop a batch or a job, wait until each of its sandboxes is proved dead, and print the proof.
 
-    Exits 1 with the list of what is left if the proof does not come in time. A name or a number is a batch; a job is
-    BATCH/JOB.
+    Exits 1 with the list of what is left if the proof does not come in time.
 
     Example: patchyard cancel linkcheck-fixes
     """

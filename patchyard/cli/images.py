@@ -27,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Build, lock and list sandbox images.\n\nExample: patchyard images build sandbox-python",
 )
-Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Recipes; all of them by default.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Recipes; all of them by default.")]
 
 
 @app.command("build")

@@ -17,7 +17,7 @@ from ledger.errors import BadInput
 from ledger.reads import BatchRow, ResultRow, batch_progress
 from patchyard.cli.console import ExitStatus, leave, print_table, say, table
 from patchyard.cli.opened import batch_named, opened_ledger
-from patchyard.cli.units import finished_of, seconds_text, span_text, spend_text, state_words, states_line, usd_text
+from patchyard.cli.units import finished_of, span_text, spend_text, state_words, states_line, usd_text
 from patchyard.printable import printable
 from patchyard.results import json_lines, junit, patch_of, prediction, public_row, result_rows
 
@@ -119,7 +119,7 @@ def _write(file: Path, parts: Iterable[bytes]) -> None:
 
 
 def _print_results_table(db: Database, batch: BatchRow) -> None:
-    columns = ("job", "state", "reason", "tests", "fixed", "kept", "files", "steps", "cost", "time")
+    columns = ("job", "outcome", "tests", "fixed", "kept", "files", "steps", "cost", "time")
     print_table(table(*columns, rows=map(_cells, result_rows(db, batch))))
     progress = batch_progress(db, batch.id)
     times = span_text(progress.first_started, progress.last_finished)
@@ -130,18 +130,16 @@ def _print_results_table(db: Database, batch: BatchRow) -> None:
 def _cells(row: ResultRow) -> tuple[str, ...]:
     public = public_row(row, None)
     tests, acceptance = public["tests"], public["acceptance"]
-    seconds = public["seconds"]
     return (
         printable(row.job),
-        state_words(row.state),
-        row.reason or "",
+        row.reason or state_words(row.state),
         "" if tests["discovered"] is None else f"{tests['passed']}/{tests['discovered']}",
         _of(acceptance["fail_to_pass"]),
         _of(acceptance["pass_to_pass"]),
         "" if row.files_changed is None else str(row.files_changed),
         str(row.spent.steps),
         usd_text(row.spent.cost_microusd),
-        seconds_text(seconds["deciding"] + seconds["sandbox"] + seconds["verifying"]),
+        span_text(row.started_at, row.finished_at),
     )
 
 

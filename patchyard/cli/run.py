@@ -36,8 +36,9 @@ def command(
 ) -> None:
     """Start the local stack if it does not run, submit a batch, watch it to its end, and show the results.
 
-    The stack stays up, so that `show`, `trace` and `patch` can follow; `patchyard down` stops it. Exits 0 if all jobs
-    completed, 1 if some did not, 130 on Ctrl-C, after which the jobs go on.
+    The stack stays up, so that `show`, `trace` and `patch` can follow; `patchyard down` stops it.
+
+    Exits 0 if all jobs completed, 1 if some did not, 130 on Ctrl-C, after which the jobs go on.
 
     Example: patchyard run batch.yaml --out results
     """

@@ -11,6 +11,7 @@ import typer
 from ledger.connect import Database
 from ledger.reads import AgentRow, JobRow, SandboxHistory, StepRow, job_agents, job_sandboxes, job_steps
 from ledger.records.budget import RESOURCES
+from ledger.records.source import SourceRef
 from patchyard.cli.console import output, print_json, print_table, table
 from patchyard.cli.opened import job_named, opened_ledger
 from patchyard.cli.story import step_words, time_spent
@@ -85,7 +86,7 @@ def _print_job(job: Job) -> None:
     why = f", {row.reason}" if row.reason else ""
     print(f"{printable(row.batch_name)}/{printable(row.key)} (job {row.id}): {state_words(row.state)}{why}")
     facts = [
-        ("repository", f"{printable(spec.source.location)} at {printable(spec.base_commit)}"),
+        ("repository", f"{_source_words(spec.source)} at {printable(spec.base_commit)}"),
         ("image", f"{printable(spec.image_name)} ({spec.image})"),
         ("model", printable(spec.model)),
         ("submitted", time_text(row.submitted_at)),
@@ -105,6 +106,11 @@ def _print_job(job: Job) -> None:
     _print_times(job)
     left = [sandbox.name for sandbox in job.sandboxes if sandbox.state != "removed"]
     print(f"sandboxes: {len(job.sandboxes)} in all, {len(left)} not proved dead {' '.join(left)}".rstrip())
+
+
+def _source_words(source: SourceRef) -> str:
+    package = "pypi:" if source.kind == "pypi" else ""
+    return package + printable(source.location) + (f"#sha256={source.sha256}" if source.sha256 else "")
 
 
 def _patch_words(row: JobRow) -> str:

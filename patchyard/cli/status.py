@@ -23,7 +23,7 @@ _SHOWN = 100
 
 
 def command(
-    batch: Annotated[str | None, typer.Argument(metavar="[BATCH]", help="A batch's name or id.")] = None,
+    batch: Annotated[str | None, typer.Argument(metavar="BATCH", help="A batch's name or id.")] = None,
     state: Annotated[list[str] | None, typer.Option(help="Only jobs in this state; may be repeated.")] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help=f"At most so many jobs: {_SHOWN} in a table, all with --json.")

@@ -27,6 +27,8 @@ def step_words(step: StepRow) -> str:
         return _call_words(step.input, result)
     if step.kind == "verify":
         return _verdict_words(step.input, result)
+    if step.kind == "publish" and "sha256" in result:
+        return _line(f"{result.get('to', '')}, {result.get('bytes', 0)} bytes, sha256 {result['sha256']}")
     return short(result) if result else ""
 
 
@@ -60,6 +62,32 @@ def _verdict_words(wanted: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     if "explanation" in verdict:
         return _line(f"{where}: {verdict['explanation']}")
     return _line(f"{where}: {short(verdict)}")
+
+
+def event_words(kind: str, body: Mapping[str, Any]) -> str:
+    """What an event says, in a line."""
+    if kind == "decision":
+        return _decision_words(body)
+    if kind == "tool_result":
+        outcome = "ok" if body.get("ok") else f"{body.get('code', '')}: {body.get('message', '')}"
+        return _line(f"{body.get('tool', '')} → {outcome}")
+    if kind == "verification":
+        return _verdict_words(body, body)
+    if kind == "policy_decision":
+        said = {name: body.get(name, "") for name in ("decision", "what", "reason", "rule")}
+        return _line("{decision} {what}: {reason} (rule {rule})".format_map(said))
+    if kind == "step_done":
+        done = {name: body.get(name, "") for name in ("kind", "attempt", "owner")}
+        return _line("{kind}, attempt {attempt} by {owner}".format_map(done) + _spent(body))
+    if "why" in body:
+        return _line(f"{body['why']} (attempt {body['attempt']})" if "attempt" in body else str(body["why"]))
+    return short(body) if body else ""
+
+
+def _spent(body: Mapping[str, Any]) -> str:
+    spent = body.get("spent")
+    named = [f"{name} {amount}" for name, amount in spent.items() if amount] if isinstance(spent, Mapping) else []
+    return f", spent {', '.join(named)}" if named else ""
 
 
 def short(value: Any, limit: int = _LIMIT) -> str:

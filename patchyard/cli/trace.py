@@ -12,7 +12,7 @@ from ledger.events import EventRow, read_events
 from patchyard.cli.console import print_json, print_table, table
 from patchyard.cli.opened import job_named, opened_ledger
 from patchyard.cli.show import read_job
-from patchyard.cli.story import short
+from patchyard.cli.story import event_words
 from patchyard.trajectory import trajectory
 
 
@@ -61,5 +61,5 @@ def _cells(event: EventRow) -> tuple[str, ...]:
         event.kind,
         str(event.agent_id or ""),
         str(event.step_id or ""),
-        short(event.body) if event.body else "",
+        event_words(event.kind, event.body),
     )
