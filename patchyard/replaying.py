@@ -88,8 +88,17 @@ def first_difference(db: Database, original: JobRow, replayed: JobRow) -> Differ
             return Difference(f"change {number} of the tree", *pair)
     if len(heads[0]) != len(heads[1]):
         return Difference("the number of changes of the tree", str(len(heads[0])), str(len(heads[1])))
+    if not end_was_decided(original):
+        return None
     ends = [f"{job.state}, {job.reason}" for job in (original, replayed)]
     return Difference("the end", *ends) if ends[0] != ends[1] else None
+
+
+def end_was_decided(job: JobRow) -> bool:
+    """Whether the agent's decisions led to the end. A budget, a person or a dead provider ended it from outside, and a
+    replay, whose decisions run out there, ends as `replay_exhausted`.
+    """
+    return job.verdict is not None and job.verdict.get("on") == "head"
 
 
 def _heads(db: Database, job_id: int) -> list[str]:

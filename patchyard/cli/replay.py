@@ -11,7 +11,7 @@ from patchyard.cli.console import ExitStatus, leave, print_json, say
 from patchyard.cli.opened import opened_ledger
 from patchyard.cli.watch import watch_batch
 from patchyard.printable import printable
-from patchyard.replaying import first_difference, replayed_job, submit_replay
+from patchyard.replaying import end_was_decided, first_difference, replayed_job, submit_replay
 
 
 def command(
@@ -38,7 +38,9 @@ def command(
         shown = None if difference is None else vars(difference)
         print_json({"job": name, "replay": batch.name, "same": difference is None, "difference": shown})
     elif difference is None:
-        print(f"{name}: the replay is the same, head by head, to the end ({again.state}, {again.reason})")
+        decided = f"to the end ({again.state}, {again.reason})"
+        outside = f"up to where {original.reason} ended it"
+        print(f"{name}: the replay is the same, head by head, {decided if end_was_decided(original) else outside}")
     else:
-        print(f"{name}: the replay parts at {difference.at}: {difference.original} was {difference.replayed}")
+        print(f"{name}: the replay parts at {difference.at}: it was {difference.original}, now {difference.replayed}")
     leave(ExitStatus.DONE if difference is None else ExitStatus.NOT_ALL_DONE)
