@@ -203,4 +203,13 @@ def give_back(
             raise
 
 
-__all__ = ["MAX_ATTEMPTS", "QUEUE_OF", "claim_step", "complete_step", "give_back", "renew_leases"]
+__all__ = [
+    "MAX_ATTEMPTS",
+    "QUEUE_OF",
+    "claim_step",
+    "complete_step",
+    "forfeit_leases",
+    "give_back",
+    "lease_owners",
+    "renew_leases",
+]

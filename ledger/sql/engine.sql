@@ -454,6 +454,18 @@ BEGIN
     RETURN true;
 END $$;
 
+CREATE OR REPLACE FUNCTION ledger.lease_owners(prefix text) RETURNS SETOF text LANGUAGE sql STABLE AS $$
+    SELECT DISTINCT lease_owner FROM ledger.steps WHERE state = 'leased' AND starts_with(lease_owner, prefix)
+$$;
+
+CREATE OR REPLACE FUNCTION ledger.forfeit_leases(owner text) RETURNS bigint LANGUAGE sql AS $$
+    -- The owner is known to be dead: its leases run out now, and the next sweep takes them.
+    WITH forfeited AS (
+        UPDATE ledger.steps SET lease_expires_at = ledger.now()
+        WHERE state = 'leased' AND lease_owner = owner AND lease_expires_at > ledger.now() RETURNING id
+    ) SELECT count(*) FROM forfeited
+$$;
+
 -- -------------------------------------------------------------------------------------------------------- dispatch
 
 CREATE OR REPLACE FUNCTION ledger.admit(batch bigint, amount integer) RETURNS TABLE (step_id bigint, queue text)

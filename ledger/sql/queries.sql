@@ -34,6 +34,12 @@ SELECT ledger.give_back(
 -- name: given_back_by
 SELECT 1 WHERE ledger.given_back_by(%(step)s, %(fence)s)
 
+-- name: lease_owners
+SELECT ledger.lease_owners(%(prefix)s) AS owner
+
+-- name: forfeit_leases
+SELECT ledger.forfeit_leases(%(owner)s) AS forfeited
+
 -- name: expired_steps
 SELECT id FROM ledger.steps WHERE state = 'leased' AND lease_expires_at <= ledger.now()
 ORDER BY lease_expires_at LIMIT %(amount)s

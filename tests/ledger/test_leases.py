@@ -14,7 +14,15 @@ from ledger.events import broken_links, read_events
 from ledger.reads import find_job, job_agents, job_steps
 from ledger.records.budget import Amounts
 from ledger.records.step import Claim, Completion, Event, NewObject, NextStep
-from ledger.steps import MAX_ATTEMPTS, claim_step, complete_step, give_back, renew_leases
+from ledger.steps import (
+    MAX_ATTEMPTS,
+    claim_step,
+    complete_step,
+    forfeit_leases,
+    give_back,
+    lease_owners,
+    renew_leases,
+)
 from tests.fixtures.clock import move_clock
 from tests.ledger.conftest import nothing
 
@@ -162,3 +170,17 @@ def test_hostile_text_does_not_break_a_completion(database: Database, claimed: C
     bodies = [event.body for event in read_events(database, claim.job_id) if event.kind == "observation"]
     assert bodies == [{"tex�t": "a�b�c"}]
     assert broken_links(database, claim.job_id) == []
+
+
+def test_leases_of_an_owner_that_was_seen_dead_run_out_at_once(
+    database: Database, claimed: Callable[..., Claim]
+) -> None:
+    claim = claimed()
+    assert lease_owners(database, "w") == ["w1"]
+    assert lease_owners(database, "x") == []
+    assert forfeit_leases(database, "w") == 0
+    assert forfeit_leases(database, "w1") == 1
+    with pytest.raises(LeaseLost):
+        complete_step(database, claim, DECIDE_AGAIN)
+    assert sweep_leases(database).expired == 1
+    assert lease_owners(database, "w") == []
