@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -126,7 +127,7 @@ def test_what_could_not_be_sent_is_sent_once_the_broker_is_back(
     broker.away = True
     broker.waiting = 1
     submit(3)
-    with _serving(ledger_url, broker):
+    with _serving(ledger_url, broker, replace(PACE, stale_seconds=60)):
         time.sleep(0.5)
         assert broker.sent == []
         broker.away = False
