@@ -18,7 +18,7 @@ from ledger.faults import crash_point
 from ledger.objects import store_object
 from ledger.records.budget import Amounts
 from ledger.records.job import JobSpec, Reason
-from ledger.records.step import QUEUE_OF, Claim, Completion, Event, Offer, Queue
+from ledger.records.step import Claim, Completion, Event, Offer, Queue
 from ledger.storable import storable
 
 MAX_ATTEMPTS = 5
@@ -105,6 +105,19 @@ def renew_leases(db: Database, held: Sequence[tuple[int, int]], lease_seconds: f
     )
     kept: dict[int, Renewed] = {row["step_id"]: "cancel" if row["cancelling"] else "kept" for row in rows}
     return {step: kept.get(step, "lost") for step, _ in held}
+
+
+def lease_owners(db: Database, prefix: str) -> list[str]:
+    """The owners of leases whose name starts so."""
+    return [row["owner"] for row in db.run("lease_owners", prefix=prefix)]
+
+
+def forfeit_leases(db: Database, owner: str) -> int:
+    """Ends the leases of an owner that is known to be dead, and returns how many; the next sweep takes them.
+
+    Only for a caller who has seen the death: work of a live owner would be done twice, though written once.
+    """
+    return int(db.run("forfeit_leases", owner=owner)[0]["forfeited"])
 
 
 def complete_step(db: Database, claim: Claim, completion: Completion) -> Offer | None:
@@ -201,15 +214,3 @@ def give_back(
     except LeaseLost:
         if not db.run("given_back_by", step=claim.step_id, fence=claim.fence):
             raise
-
-
-__all__ = [
-    "MAX_ATTEMPTS",
-    "QUEUE_OF",
-    "claim_step",
-    "complete_step",
-    "forfeit_leases",
-    "give_back",
-    "lease_owners",
-    "renew_leases",
-]
