@@ -102,11 +102,19 @@ def _active_jobs(db: Database, target: Target) -> frozenset[int]:
 def _wait(db: Database, target: Target, wait_seconds: float) -> tuple[int, list[SandboxRow]]:
     """How many jobs have not ended and which sandboxes are not proved dead, when none are left or the time is up."""
     deadline = time.monotonic() + wait_seconds
+    said = False
     while True:
         open_jobs, left = _open_jobs(db, target), _live(db, target)
         if (not open_jobs and not left) or time.monotonic() >= deadline:
             return open_jobs, left
+        if not said:
+            said = True
+            say(f"waiting for the proof of cleanup: {counted(open_jobs, 'job')} not ended, {_boxes(left)} not dead")
         time.sleep(_POLL_SECONDS)
+
+
+def _boxes(found: list[SandboxRow]) -> str:
+    return "1 sandbox" if len(found) == 1 else f"{len(found)} sandboxes"
 
 
 def _open_jobs(db: Database, target: Target) -> int:
@@ -141,8 +149,8 @@ def _show(
     for alive in left:
         print(f"  left: {printable(alive.name)} on {printable(alive.engine_host)} is {alive.state}")
     if open_jobs or left:
-        boxes = "1 sandbox" if len(left) == 1 else f"{len(left)} sandboxes"
-        say(f"patchyard: {counted(open_jobs, 'job')} not ended, {boxes} not proved dead; the same command looks again")
+        what = f"{counted(open_jobs, 'job')} not ended, {_boxes(left)} not proved dead"
+        say(f"patchyard: {what}; the same command looks again")
     else:
         print(f"  nothing is left: every job has ended, and all sandboxes ({len(gone)}) are proved dead")
 
