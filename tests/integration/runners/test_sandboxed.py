@@ -167,7 +167,7 @@ def test_a_command_cut_short_by_the_budget_ends_the_job(play_in_sandbox: Play) -
 
 
 def test_a_command_cut_short_by_the_deadline_ends_the_job(play_in_sandbox: Play) -> None:
-    played = play_in_sandbox(budget=Budget(wall_seconds=3))
+    played = play_in_sandbox(budget=Budget(wall_seconds=10))
     assert failed(shell(played, "sleep 60"))[0] == "EBUDGET"
     assert played.job().reason == "budget:deadline"
 
