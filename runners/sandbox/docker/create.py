@@ -13,18 +13,14 @@ from functools import cache
 from typing import Any
 
 from ledger.records.base import Record
-from policy.ceilings import KIB, MIB, Limits
+from policy.ceilings import KIB, Limits
 from runners.sandbox import seccomp, wrapper
+from runners.sandbox.bounds import GID, HOSTNAME, UID, file_system, file_systems, resource_limits, shared_memory_bytes
 from runners.sandbox.spec import EngineFacts, SandboxSpec
 
-UID = GID = 65532
-HOSTNAME = "sandbox"
 LABEL_SANDBOX, LABEL_JOB = "patchyard.sandbox", "patchyard.job"
 LABEL_STEP, LABEL_FENCE = "patchyard.step", "patchyard.fence"
 LABEL_OWNER = "patchyard.owner"
-
-SHARED_MEMORY_BYTES = 64 * MIB
-BYTES_PER_INODE = 4 * KIB
 
 
 class LocalImage(Record):
@@ -89,7 +85,7 @@ def _host_config(limits: Limits, volumes: Iterable[str], engine: EngineFacts, ru
         "OomKillDisable": False,
         "NanoCpus": round(limits.cpus * 1_000_000_000),
         "PidsLimit": limits.pids,
-        "ShmSize": min(SHARED_MEMORY_BYTES, limits.tmp_bytes),
+        "ShmSize": shared_memory_bytes(limits),
         "Ulimits": _ulimits(limits),
         "Tmpfs": _file_systems(limits, volumes),
         "Init": False,
@@ -101,24 +97,14 @@ def _host_config(limits: Limits, volumes: Iterable[str], engine: EngineFacts, ru
 
 
 def _ulimits(limits: Limits) -> list[dict[str, Any]]:
-    most = {
-        "nofile": limits.open_files,
-        "fsize": limits.file_size_bytes,
-        "core": 0,
-        "memlock": 64 * KIB,
-        "msgqueue": 64 * KIB,
-    }
-    return [{"Name": name, "Soft": value, "Hard": value} for name, value in most.items()]
+    return [{"Name": name, "Soft": value, "Hard": value} for name, value in resource_limits(limits).items()]
 
 
 def _file_systems(limits: Limits, volumes: Iterable[str]) -> dict[str, str]:
-    """The only places that can be written. Programs may be run from both: builds and tests do."""
-    own = {wrapper.WORKSPACE: limits.workspace_bytes, "/tmp": limits.tmp_bytes}  # noqa: S108  (inside the sandbox)
-    sizes = dict.fromkeys(volumes, 64 * KIB) | own
+    covers = {path: file_system(64 * KIB, mode="0755") for path in volumes}
     return {
-        path: f"rw,exec,nosuid,nodev,size={size},nr_inodes={max(64, size // BYTES_PER_INODE)},"
-        f"mode={'1777' if path == '/tmp' else '0755'},uid={UID},gid={GID}"  # noqa: S108
-        for path, size in sizes.items()
+        path: f"rw,exec,nosuid,nodev,size={one.size_bytes},nr_inodes={one.inodes},mode={one.mode},uid={UID},gid={GID}"
+        for path, one in (covers | file_systems(limits)).items()
     }
 
 

@@ -23,8 +23,9 @@ from runners.sandbox.backend import EngineUnavailable, ImageUnavailable, Registr
 from runners.sandbox.docker.connection import Connections
 from runners.sandbox.docker.create import LABEL_SANDBOX
 from runners.sandbox.docker.removal import is_gone, remove
-from runners.sandbox.docker.stream import Overseer, Streams, Why
+from runners.sandbox.docker.stream import Streams
 from runners.sandbox.outcome import Outcome, result_of
+from runners.sandbox.oversee import Overseer, Why
 from runners.sandbox.spec import EngineFacts, SandboxResult, SandboxSpec, Timings
 
 SIGKILL_STATUS = 137
