@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -20,17 +21,19 @@ FULL_BELOW = 100
 @dataclass(frozen=True)
 class Outcome:
     """What one run left. `why` is our own reason for ending it; `first_process_oom_killed` is the engine's word that
-    the kernel did, taken only where the sandbox could not report."""
+    the kernel did, taken only where the sandbox could not report. `seen` are facts in the report's form that were seen
+    from outside, and count more than what the sandbox says."""
 
     report: Report
     output: BoundedOutput
     why: str | None
     first_process_oom_killed: bool = False
+    seen: Mapping[str, str] = field(default_factory=dict)
 
 
 def result_of(spec: SandboxSpec, name: str, outcome: Outcome, timings: Timings, engine: EngineFacts) -> SandboxResult:
     """The result record. Raises SandboxBroken when files could not be unpacked for another reason than their size."""
-    facts, output = outcome.report.facts or {}, outcome.output
+    facts, output = {**(outcome.report.facts or {}), **outcome.seen}, outcome.output
     if outcome.why == "stalled" and not outcome.report.ended:
         raise SandboxBroken("the sandbox did not begin with its command in time")
     status = int(facts["status"]) if "status" in facts else None
