@@ -60,6 +60,8 @@ def configure_logs(level: str = "info", *, service: str | None = None, stream: T
     logging.captureWarnings(True)
     # Told at each start as root, and of no use here: messages are JSON, never pickled.
     warnings.filterwarnings("ignore", message=".*superuser privileges.*")
+    # Told at each loss of the broker, about a setting that we set.
+    warnings.filterwarnings("ignore", message="(?s).*on connection loss cancels all currently executed tasks")
 
 
 def bound_to(claim: Claim) -> AbstractContextManager[Any]:
