@@ -49,6 +49,15 @@ def intend_effect(db: Database, claim: Claim, *, key: str, kind: str, described:
     )
 
 
+def known_effect(db: Database, claim: Claim, *, key: str) -> Action | None:
+    """What an earlier attempt left of the effect, or None if it did not come to an intent. LeaseLost."""
+    action_id = effect_action_id(claim, key)
+    rows = db.run("known_effect", step=claim.step_id, fence=claim.fence, action=action_id)
+    if not rows:
+        return None
+    return Action(action_id=action_id, state=rows[0]["state"], receipt=rows[0]["receipt"], after_tree=None, found=True)
+
+
 def settle_effect(db: Database, claim: Claim, action_id: str, outcome: EffectOutcome, told: dict[str, Any]) -> None:
     """Writes an effect's receipt, refusal or evidence. LeaseLost; ActionConflict if it was settled otherwise."""
     db.run(
@@ -97,5 +106,4 @@ def close_forge(db: Database, forge: str, *, seconds: float, why: str) -> None:
 
 def closed_seconds(db: Database, forge: str) -> float:
     """For how long `forge` still wants to be left alone."""
-    rows = db.run("forge_closed", forge=forge)
-    return float(rows[0]["seconds"]) if rows else 0.0
+    return float(db.run("forge_closed", forge=forge)[0]["seconds"])

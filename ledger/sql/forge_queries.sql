@@ -3,6 +3,9 @@
 -- name: settle_effect
 SELECT ledger.settle_effect(%(step)s, %(fence)s, %(action)s, %(outcome)s, %(told)s)
 
+-- name: known_effect
+SELECT * FROM ledger.known_effect(%(step)s, %(fence)s, %(action)s)
+
 -- name: check_lease
 SELECT 1 FROM ledger.held_step(%(step)s, %(fence)s)
 
@@ -18,5 +21,4 @@ SELECT ledger.take_turn(
 SELECT ledger.close_forge(%(forge)s, make_interval(secs => %(seconds)s), %(why)s)
 
 -- name: forge_closed
-SELECT greatest(extract(epoch FROM not_before - ledger.now()), 0)::double precision AS seconds, closed_because
-FROM ledger.forges WHERE forge = %(forge)s AND not_before > ledger.now()
+SELECT ledger.closed_for(%(forge)s) AS seconds

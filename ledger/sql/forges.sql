@@ -1,5 +1,5 @@
 -- External effects: their receipts, and the turns at the forges. Laid down again by every migration run, after
--- engine.sql, so it must stay re-runnable. Lock order: as in engine.sql, and the forge last.
+-- engine.sql and roles.sql, so it must stay re-runnable. Lock order: as in engine.sql, and the forge last.
 
 CREATE OR REPLACE FUNCTION ledger.settle_effect(
     step bigint, step_fence bigint, action text, outcome text, told jsonb
@@ -25,6 +25,18 @@ BEGIN
     IF NOT FOUND OR (known.state, known.receipt) IS DISTINCT FROM (outcome, told) THEN
         RAISE EXCEPTION 'action % was settled otherwise', action USING ERRCODE = 'PY004';
     END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION ledger.known_effect(step bigint, step_fence bigint, action text)
+RETURNS TABLE (state text, receipt jsonb) LANGUAGE plpgsql AS $$
+-- What an earlier attempt left of an effect; no row when there is not even an intent.
+#variable_conflict use_column
+DECLARE
+    row ledger.steps;
+BEGIN
+    row := ledger.held_step(step, step_fence);
+    RETURN QUERY SELECT a.state, a.receipt FROM ledger.actions a
+    WHERE a.action_id = action AND a.agent_id = row.agent_id;
 END $$;
 
 CREATE OR REPLACE FUNCTION ledger.postpone_step(step bigint, step_fence bigint, delay interval, why text)
@@ -112,3 +124,28 @@ BEGIN
     UPDATE ledger.forge_turns SET planned_at = planned_at + (instant + duration - closed_until)
     WHERE forge = which AND used_at IS NULL AND planned_at >= closed_until;
 END $$;
+
+CREATE OR REPLACE FUNCTION ledger.closed_for(which text) RETURNS double precision LANGUAGE sql STABLE AS $$
+    -- For how many seconds the forge still wants to be left alone.
+    SELECT coalesce((SELECT extract(epoch FROM not_before - ledger.now())::double precision FROM ledger.forges
+                     WHERE forge = which AND not_before > ledger.now()), 0)
+$$;
+
+-- Only publish workers come in here; they need no right on the tables behind.
+DO $$
+DECLARE
+    entry text;
+BEGIN
+    FOREACH entry IN ARRAY ARRAY[
+        'settle_effect', 'known_effect', 'postpone_step', 'take_turn', 'close_forge', 'closed_for'
+    ] LOOP
+        EXECUTE (SELECT format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, pg_temp',
+                               p.oid::regprocedure)
+                 FROM pg_proc p WHERE p.pronamespace = 'ledger'::regnamespace AND p.proname = entry);
+        EXECUTE (SELECT format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', p.oid::regprocedure)
+                 FROM pg_proc p WHERE p.pronamespace = 'ledger'::regnamespace AND p.proname = entry);
+    END LOOP;
+END $$;
+SELECT ledger.grant_to('publish',
+    ARRAY['settle_effect', 'known_effect', 'postpone_step', 'take_turn', 'close_forge', 'closed_for'],
+    ARRAY[]::text[]);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ledger.connect import Database
-from ledger.forges import check_lease, intend_effect, settle_effect, take_turn
+from ledger.forges import check_lease, intend_effect, known_effect, settle_effect, take_turn
 from ledger.records.step import Claim
 from runners.effects.effect import Effect, Intent, fingerprint
 
@@ -15,6 +15,11 @@ class StepBook:
 
     def __init__(self, db: Database, claim: Claim) -> None:
         self._db, self._claim = db, claim
+
+    def known(self, effect: Effect) -> Intent | None:
+        """As `effect.Book`."""
+        action = known_effect(self._db, self._claim, key=effect.key)
+        return None if action is None else Intent(action.action_id, action.state, action.receipt, found=True)
 
     def intend(self, effect: Effect) -> Intent:
         """As `effect.Book`."""

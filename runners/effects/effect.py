@@ -103,6 +103,9 @@ class Intent:
 class Book(Protocol):
     """What the ledger must do for an effect. Every call raises LeaseLost when the lease is gone."""
 
+    def known(self, effect: Effect) -> Intent | None:
+        """What an earlier attempt left of the effect, or None."""
+
     def intend(self, effect: Effect) -> Intent:
         """Writes the intent or finds it. ActionConflict for the same key with another payload."""
 
@@ -160,7 +163,10 @@ def perform(
     Temporary (try again after `retry_after_seconds`; NotMyTurn and RateLimited should not count as an attempt),
     LeaseLost and ActionConflict.
     """
-    _await_turn(effect, patience, sleep, book.turn_in_seconds)
+    known = book.known(effect)
+    if known is None or known.state in ("intended", "refused"):
+        # An attempt that has to wait for long goes back before it has written an intent.
+        _await_turn(effect, patience, sleep, book.turn_in_seconds)
     intent = book.intend(effect)
     crash_point("publish.after_intent")
     if intent.state == "done":
