@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import psutil
 
-from images.lock import home_lock, read_locks
 from images.rootfs import check_can_build
 from ledger.errors import PatchyardError, Unfit
+from patchyard.image_shelf import engine_at_hand, images_in, layout_of, locked_images
 from patchyard.local.account import ACCOUNT, server_account
 from patchyard.local.engine import answers, find_engine, private_engine
 from patchyard.local.home import Home
@@ -189,14 +189,21 @@ def _server(subject: str, url: str | None, require: Callable[[str], None], wheel
 
 
 def _image(settings: Settings) -> Finding:
-    remedy = "patchyard images build"
+    remedy = f"patchyard images build {SANDBOX_IMAGE}"
     try:
-        locked = read_locks([home_lock(settings.home), settings.images_lock]).get(SANDBOX_IMAGE)
+        entry = locked_images(settings).get(SANDBOX_IMAGE)
+        if entry is None:
+            return Finding("image", "note", f"{SANDBOX_IMAGE} has no digest here", remedy)
+        host = engine_at_hand(settings)
+        loaded = bool(host and images_in(host, [entry.digest]))
     except PatchyardError as error:
         return Finding("image", "note", error.message, remedy)
-    if locked is None:
-        return Finding("image", "note", f"{SANDBOX_IMAGE} is not in the images lock", remedy)
-    return Finding("image", "ok", f"{SANDBOX_IMAGE} {locked.digest[:19]}… built {locked.built}")
+    found = f"{SANDBOX_IMAGE} {entry.digest[:19]}… of {entry.built}"
+    if loaded:
+        return Finding("image", "ok", f"{found}, in the engine")
+    if layout_of(settings, entry.digest) is not None:
+        return Finding("image", "ok", f"{found}, built here; `patchyard run` loads it into the engine")
+    return Finding("image", "note", f"{found}, neither in the engine nor built here", remedy)
 
 
 def _builder() -> Finding:

@@ -79,7 +79,9 @@ def stop(settings: Settings, *, say: Say = lambda _line: None) -> Leftovers:
         return _stop_everything(Home(settings.home.resolve()))
     home.run.folder.mkdir(mode=0o700, exist_ok=True)
     with only_one(home, say):
-        return _stop_everything(home)
+        left = _stop_workers(home)
+        everything = _stop_everything(home)
+        return replace(everything, other=left + everything.other)
 
 
 def planned_and_living(settings: Settings) -> tuple[Plan | None, Status | None, list[StackProcess]]:
@@ -166,6 +168,24 @@ def _bring_up(home: Home, settings: Settings, say: Say) -> RunningStack:
     of_servers = servers.services() if servers else ()
     follow(home, of_servers + of_engine + services(home, settings_of(settings, running)))
     return running
+
+
+def _stop_workers(home: Home) -> tuple[str, ...]:
+    """Stop the services while the servers run, and clear an engine that stays of their sandboxes; what is left of them.
+
+    A private engine takes its containers with it.
+    """
+    plan = home.run.read_plan()
+    planned = {service.name: service for service in plan.services} if plan else {}
+    worker = planned.get(worker_name("sandbox"))
+    docker_host = worker.environment.get("PATCHYARD_DOCKER_HOST") if worker else None
+    if worker is None or docker_host is None or ENGINE in planned:
+        return ()
+    from patchyard.local.sandboxes import clear_sandboxes
+
+    follow(home, tuple(service for name, service in planned.items() if name not in service_names()))
+    url = worker.environment["PATCHYARD_DATABASE_URL"]
+    return clear_sandboxes(url, docker_host, ledger_is_ours=embedded.POSTGRES in planned)
 
 
 def _stop_everything(home: Home) -> Leftovers:

@@ -9,16 +9,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ledger.connect import Database
+from ledger.sandboxes import live_sandboxes
 from patchyard.local.home import Home
 from patchyard.local.processes import stack_processes
 from patchyard.local.services import service_names
+from runners.sandbox.docker import DockerBackend
+from tests.fixtures.engine import MemoryRegistry
 from tests.integration.stack.conftest import eventually
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -115,3 +119,53 @@ def test_a_service_that_cannot_start_is_named_with_its_last_words(commands: Comm
     assert "no such crash point" in line
     assert "logs/" in line
     assert stack_processes(commands.home().path) == []
+
+
+@pytest.fixture
+def sandboxes(engine_host: str) -> Iterator[Callable[[], list[str]]]:
+    """Names of the sandboxes that workers have on the session's engine now."""
+    backend = DockerBackend(engine_host, MemoryRegistry("none"))
+    yield lambda: [found.name for found in backend.find()]
+    backend.close()
+
+
+def submit_a_long_run(commands: Commands, image: str) -> None:
+    """One job whose tests take five minutes."""
+    repository = commands.folder / "repo"
+    repository.mkdir()
+    (repository / "a.py").write_text("x = 1\n")
+    (commands.folder / "replay.jsonl").write_text('{"tool": "run_tests", "args": {}}\n{"final": "done"}\n')
+    batch = {
+        "name": "long",
+        "jobs": [
+            {
+                "id": "sleeper",
+                "repo": "repo",
+                "issue": "none",
+                "image": image,
+                "model": "replay:replay.jsonl",
+                "tests": {"command": ["sleep", "300"], "timeout_seconds": 600},
+                "budget": {"wall_seconds": 3600, "sandbox_seconds": 3600},
+            }
+        ],
+    }
+    (commands.folder / "batch.json").write_text(json.dumps(batch))
+    done = commands.run("submit", "batch.json")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("killed_first", [False, True])
+def test_down_leaves_no_sandbox_behind(
+    commands: Commands, sandbox_image: str, sandboxes: Callable[[], list[str]], killed_first: bool
+) -> None:
+    commands.up()
+    submit_a_long_run(commands, sandbox_image)
+    eventually(sandboxes, 40)
+    if killed_first:
+        os.kill(commands.ps()["worker-sandbox"]["pid"], signal.SIGKILL)
+    down = commands.run("down")
+    assert (down.returncode, down.stdout) == (0, "nothing is left running\n"), down.stderr
+    assert sandboxes() == []
+    database_url = json.loads(commands.run("up", "--no-wait", "--json").stdout)["database_url"]
+    with Database(database_url) as db:
+        assert live_sandboxes(db) == []
