@@ -80,11 +80,11 @@ def test_a_decide_worker_does_no_sandbox_step_whatever_the_hint_says(yard: Yard)
     yard.scheduler()
     worker = yard.worker("decide")
     [ref] = yard.submit([EDIT])
-    until(lambda: len(yard.steps(ref)) == 2)
+    until(lambda: yard.waiting("sandbox") == 1)
     act = yard.steps(ref)[1]
+    yard.push_raw("decide", *yard.broker.lrange("patchyard:sandbox", 0, -1))  # type: ignore[misc]
     for queue in ("decide", "sandbox", "publish"):
         yard.send(act.id, queue)
-        yard.push_raw("decide", *yard.broker.lrange("patchyard:sandbox", 0, -1))  # type: ignore[misc]
     until(lambda: yard.waiting("decide") == 0)
     until(lambda: worker.says("hint_dropped"))
     time.sleep(0.2)
