@@ -49,8 +49,8 @@ def retry_job(db: Database, job_id: int, *, by: str) -> bool:
 
 
 def verify_again(db: Database, job_id: int, *, by: str) -> bool:
-    """Verifies an ended job's head again without running its agent; False if it has not ended."""
-    return _reopen(db, job_id, by, "verify", {"on": "head"}, afresh=False)
+    """Verifies an ended job's head again in new sandboxes, without running its agent; False if it has not ended."""
+    return _reopen(db, job_id, by, "verify", {"on": "head", "fresh": True}, afresh=False)
 
 
 def _reopen(db: Database, job_id: int, by: str, kind: str, told: dict[str, Any], *, afresh: bool) -> bool:

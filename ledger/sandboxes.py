@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from ledger.connect import Database
 from ledger.records.base import Record
-from ledger.records.step import Claim
 from ledger.storable import storable
 
 SandboxState = Literal["registered", "created", "running", "exited", "removed"]
@@ -28,9 +27,9 @@ class SandboxRow(Record):
     lease_live: bool
 
 
-def register_sandbox(db: Database, claim: Claim, *, name: str, engine_host: str, image: str) -> None:
+def register_sandbox(db: Database, *, step_id: int, fence: int, name: str, engine_host: str, image: str) -> None:
     """Writes down a sandbox that is about to be created. LeaseLost if the lease is gone: then do not create it."""
-    db.run("register_sandbox", step=claim.step_id, fence=claim.fence, name=name, host=engine_host, image=image)
+    db.run("register_sandbox", step=step_id, fence=fence, name=name, host=engine_host, image=image)
 
 
 def mark_sandbox(db: Database, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:

@@ -142,7 +142,7 @@ def _run_tests(turn: _Act, store: Store, _contract: ToolContract, _args: Any) ->
     claim = turn.claim
     if claim.job.tests is None:
         raise ToolFailure("ENOTESTS", "this job has no test command")
-    tested = run_tests_on(turn.runner, claim, turn.time, store, claim.head_tree, claim.job.tests, reuse=False)
+    tested = run_tests_on(turn.runner, claim, turn.time, store, claim.head_tree, claim.job.tests, reuse="none")
     if tested.run.output_sha256:
         turn.refs["output"] = tested.run.output_sha256
     return observed_tests(tested, turn.runner.limits)

@@ -11,7 +11,6 @@ from typing import Any
 
 from ledger.connect import Database
 from ledger.errors import LeaseLost
-from ledger.records.step import Claim
 from ledger.sandboxes import live_sandboxes, mark_sandbox, register_sandbox
 from runners.sandbox.backend import SandboxState
 from runners.sandbox.spec import SandboxSpec
@@ -27,8 +26,14 @@ class LedgerRegistry:
     def register(self, spec: SandboxSpec) -> str:
         """See `Registry.register`. Raises LeaseLost."""
         name = f"patchyard-{spec.step_id}-{spec.fence}-{secrets.token_hex(4)}"
-        lease = Claim.model_construct(step_id=spec.step_id, fence=spec.fence)
-        register_sandbox(self._db, lease, name=name, engine_host=self.engine_host, image=spec.image)
+        register_sandbox(
+            self._db,
+            step_id=spec.step_id,
+            fence=spec.fence,
+            name=name,
+            engine_host=self.engine_host,
+            image=spec.image,
+        )
         return name
 
     def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:

@@ -26,6 +26,9 @@ from runners.tools.observed import tail_of
 from runners.workspace.store import Store
 
 _EndedRun = Literal["exited", "signalled", "timed_out", "oom_killed", "disk_full", "command_not_found"]
+Reuse = Literal["any", "passed", "none"]
+"""Which earlier runs of the same key will do. A failure may be a flaky test's, and may not be held against a head that
+it was not seen on in its own sandbox."""
 _KEY_FORM = "test run 1"
 MAX_KEPT_TESTS = 20_000
 """A run of more tests is good for its own verdict, but not kept for others."""
@@ -69,15 +72,15 @@ def run_tests_on(
     tree: str,
     tests: Tests | Acceptance,
     *,
-    reuse: bool,
+    reuse: Reuse,
 ) -> TestedTree:
-    """Runs `tests` on `tree`, or with `reuse` takes the evidence of such a run.
+    """Runs `tests` on `tree`, or takes the evidence of such a run if `reuse` allows it.
 
     Raises what run_command does, and LeaseLost.
     """
     key = evidence_key(claim, tree, tests)
-    known = find_evidence(runner.db, key) if reuse else None
-    if known is not None:
+    known = None if reuse == "none" else find_evidence(runner.db, key)
+    if known is not None and (reuse == "any" or _all_passed(known)):
         return TestedTree(known)
     command = Command(argv=tests.command, timeout_seconds=tests.timeout_seconds, reports=(tests.report,))
     result = run_command(runner, claim, time, store, tree, command)
@@ -90,6 +93,10 @@ def run_tests_on(
     if tested.is_whole and len(tested.run.tests) <= MAX_KEPT_TESTS:
         record_evidence(runner.db, claim, tested.run)
     return tested
+
+
+def _all_passed(run: TestRun) -> bool:
+    return run.exit_code == 0 and run.failed == 0 and run.passed > 0
 
 
 def _report(files: tuple[ReportFile, ...], store: Store, tree: str) -> Report | None:

@@ -21,11 +21,11 @@ from runners.reports import outcome_of
 from runners.runner import Runner
 from runners.sandbox.backend import SandboxBroken
 from runners.spending import OutOfBudget, SandboxTime
-from runners.testrun import TestedTree, run_tests_on
+from runners.testrun import Reuse, TestedTree, run_tests_on
 from runners.workspace.diff import changed_paths, protected_changes
 from runners.workspace.errors import RefusedWorkspace
 from runners.workspace.overlay import lay_over
-from runners.workspace.store import EMPTY_TREE, Store
+from runners.workspace.store import Store
 
 SHOWN_IDS = 200
 """How many test ids a verdict names of each kind; its counts are complete."""
@@ -55,6 +55,13 @@ class _Verification:
     pass_to_pass: IdCounts = field(default_factory=IdCounts)
     protected_changed: tuple[str, ...] = ()
     files_changed: int = 0
+
+    @property
+    def reuse(self) -> Reuse:
+        """A red on the base is shared; a head may only gain by runs of others; who verifies anew wants to see it."""
+        if self.claim.input.get("fresh"):
+            return "none"
+        return "passed" if self.claim.input.get("on") == "head" else "any"
 
 
 @step_work
@@ -123,17 +130,14 @@ def _check_head(seen: _Verification) -> str:
 
 def _check_protected(seen: _Verification) -> None:
     job = seen.claim.job
-    protected = set(protected_changes(seen.store, job.base_tree, seen.tree, job.protected))
-    if job.acceptance is not None:
-        laid = {entry.path for entry in seen.store.walk(_laid_over(seen, EMPTY_TREE, job.acceptance))}
-        protected |= {change.path for change in changed_paths(seen.store, job.base_tree, seen.tree)} & laid
+    protected = protected_changes(seen.store, job.base_tree, seen.tree, job.protected)
     seen.protected_changed = tuple(sorted(protected)[:SHOWN_IDS])
     if protected:
         raise _Unmet("protected_path_changed", f"changed although protected: {_some(seen.protected_changed)}")
 
 
 def _check_candidate(seen: _Verification, tests: Tests) -> str:
-    tested = run_tests_on(seen.runner, seen.claim, seen.time, seen.store, seen.tree, tests, reuse=True)
+    tested = run_tests_on(seen.runner, seen.claim, seen.time, seen.store, seen.tree, tests, reuse=seen.reuse)
     run = tested.run
     seen.candidate = _trimmed(run)
     _require_usable(tested, "verification_failed", "in the job's tests")
@@ -166,7 +170,7 @@ def _check_acceptance(seen: _Verification, acceptance: Acceptance) -> str:
 
 def _run_acceptance(seen: _Verification, acceptance: Acceptance) -> TestedTree:
     tree = _laid_over(seen, seen.tree, acceptance)
-    tested = run_tests_on(seen.runner, seen.claim, seen.time, seen.store, tree, acceptance, reuse=True)
+    tested = run_tests_on(seen.runner, seen.claim, seen.time, seen.store, tree, acceptance, reuse=seen.reuse)
     named = (*acceptance.fail_to_pass, *acceptance.pass_to_pass)
     seen.acceptance = _trimmed(tested.run, named)
     seen.fail_to_pass = _counts(tested.run.tests, acceptance.fail_to_pass)

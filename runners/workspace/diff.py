@@ -7,6 +7,7 @@ ids, no attributes and no configuration, so that the same trees give the same by
 from __future__ import annotations
 
 import base64
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -191,7 +192,7 @@ def matches(globs: Sequence[str], path: str) -> bool:
 def _spec(globs: tuple[str, ...]) -> pathspec.GitIgnoreSpec:
     try:
         return pathspec.GitIgnoreSpec.from_lines(globs)
-    except ValueError as error:
+    except (ValueError, re.error) as error:
         raise BadInput(f"a glob that cannot be read ({error})", remedy="write it as a line of a .gitignore") from error
 
 

@@ -11,6 +11,7 @@ quadratic time are dropped, and all matching together has a time budget.
 
 from __future__ import annotations
 
+import re
 import time
 
 import pathspec
@@ -75,6 +76,6 @@ def _is_usable(line: str) -> bool:
         return False
     try:
         pathspec.GitIgnoreSpec.from_lines([line])
-    except ValueError:
+    except (ValueError, re.error):
         return False
     return True

@@ -57,7 +57,7 @@ def test_verifying_again_keeps_the_head(database: Database, claimed: Callable[..
     claim = spent_and_failed(database, claimed)
     assert verify_again(database, claim.job_id, by="me")
     assert job_agents(database, claim.job_id)[0].head_tree == "2" * 40
-    assert job_steps(database, claim.job_id)[-1].input == {"on": "head"}
+    assert job_steps(database, claim.job_id)[-1].input == {"on": "head", "fresh": True}
     account = job_agents(database, claim.job_id)[0].account
     assert (account.free.sandbox_ms, account.free.steps) == (600_000, 37)
 
@@ -124,7 +124,7 @@ def test_the_audit_finds_sandboxes_and_intents_that_were_left(
     database: Database, claimed: Callable[..., Claim]
 ) -> None:
     claim = claimed()
-    register_sandbox(database, claim, name="s", engine_host="h", image="i")
+    register_sandbox(database, step_id=claim.step_id, fence=claim.fence, name="s", engine_host="h", image="i")
     intend(database, claim, action_id="a", tool="push", arguments={}, effect="external", before_tree=TREE)
     complete_step(database, claim, Completion(result={}, end="no_progress"))
     found = {one.finding for one in audit_job(database, claim.job_id)}

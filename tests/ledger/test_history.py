@@ -60,14 +60,23 @@ def test_a_sandbox_is_registered_under_a_lease_and_closed_once(
     database: Database, claimed: Callable[..., Claim]
 ) -> None:
     claim = claimed(lease_seconds=5)
-    register_sandbox(database, claim, name="s1", engine_host="h", image="sha256:x")
+    register_sandbox(
+        database,
+        step_id=claim.step_id,
+        fence=claim.fence,
+        name="s1",
+        engine_host="h",
+        image="sha256:x",
+    )
     mark_sandbox(database, "s1", "running", {"container": "c"})
     (row,) = live_sandboxes(database, step_id=claim.step_id)
     assert (row.state, row.lease_live, row.evidence) == ("running", True, {"container": "c"})
     with move_clock(database, seconds=6):
         assert not live_sandboxes(database)[0].lease_live
         with pytest.raises(LeaseLost):
-            register_sandbox(database, claim, name="s2", engine_host="h", image="sha256:x")
+            register_sandbox(
+                database, step_id=claim.step_id, fence=claim.fence, name="s2", engine_host="h", image="sha256:x"
+            )
     mark_sandbox(database, "s1", "removed", {"seen": "gone"})
     mark_sandbox(database, "s1", "running", {})
     assert live_sandboxes(database, job_id=claim.job_id) == []

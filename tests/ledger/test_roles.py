@@ -86,7 +86,7 @@ def test_a_sandbox_worker_does_all_its_work_and_reads_nothing_of_models(database
     worker = as_service("sandbox")
     claim = claim_step(worker, ready_step(database, "act"), owner="w", lease_seconds=60, estimate=nothing)
     assert claim is not None
-    register_sandbox(worker, claim, name="s", engine_host="h", image="i")
+    register_sandbox(worker, step_id=claim.step_id, fence=claim.fence, name="s", engine_host="h", image="i")
     mark_sandbox(worker, "s", "removed", {"seen": "gone"})
     assert live_sandboxes(worker) == []
     run = TestRun(evidence_key="k", tree="t", exit_code=0, ended="exited", output_truncated=False, report="ok")

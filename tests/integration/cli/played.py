@@ -86,7 +86,9 @@ def play(db: Database, key: str, *, text: str = "thinking", output: str = "1 pas
     call = {"call_id": "call_2", "name": "run_tests", "arguments": {}}
     decide(db, key, {"kind": "tool", "tool": "run_tests", "call_id": "call_2"}, NextStep(kind="act", input=call))
     act = claim(db, key)
-    register_sandbox(db, act, name=f"box-{key}", engine_host="here", image="sha256:" + "a" * 64)
+    register_sandbox(
+        db, step_id=act.step_id, fence=act.fence, name=f"box-{key}", engine_host="here", image="sha256:" + "a" * 64
+    )
     mark_sandbox(db, f"box-{key}", "removed", {"gone": True})
     observed = {"call_id": "call_2", "ok": True, "data": {"output": output}, "error": None, "truncated": False}
     spent = Amounts(tool_calls=1, sandbox_ms=900)

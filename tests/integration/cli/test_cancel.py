@@ -39,7 +39,9 @@ def test_one_job_of_a_batch(ledger, patchyard):
 def test_a_running_sandbox_is_waited_for_and_its_death_shown(ledger, patchyard, ledger_url):
     submit(ledger, "b", spec("j"))
     lease = claim(ledger, "j")
-    register_sandbox(ledger, lease, name="box-1", engine_host="here", image="sha256:" + "a" * 64)
+    register_sandbox(
+        ledger, step_id=lease.step_id, fence=lease.fence, name="box-1", engine_host="here", image="sha256:" + "a" * 64
+    )
 
     def worker() -> None:
         time.sleep(1)
@@ -62,7 +64,9 @@ def test_a_running_sandbox_is_waited_for_and_its_death_shown(ledger, patchyard, 
 def test_what_is_left_is_listed_when_the_proof_does_not_come(ledger, patchyard):
     submit(ledger, "b", spec("j"))
     lease = claim(ledger, "j")
-    register_sandbox(ledger, lease, name="box-2", engine_host="here", image="sha256:" + "a" * 64)
+    register_sandbox(
+        ledger, step_id=lease.step_id, fence=lease.fence, name="box-2", engine_host="here", image="sha256:" + "a" * 64
+    )
     mark_sandbox(ledger, "box-2", "running", {})
     cancelled = patchyard("cancel", "b", "--wait-seconds", "0.5")
     assert cancelled.status == 1

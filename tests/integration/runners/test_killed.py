@@ -151,8 +151,17 @@ def test_nothing_is_verified_while_a_sandbox_of_the_job_may_live(play_owned: Pla
     played.decide("apply_patch", {"edits": [FIX]})
     claim = played.claim()
     completion = act(claim, played.runner)
-    register_sandbox(database, claim, name="elsewhere", engine_host="another", image="x")
-    register_sandbox(database, claim, name="here", engine_host="local", image="x")
+    register_sandbox(
+        database, step_id=claim.step_id, fence=claim.fence, name="elsewhere", engine_host="another", image="x"
+    )
+    register_sandbox(
+        database,
+        step_id=claim.step_id,
+        fence=claim.fence,
+        name="here",
+        engine_host="local",
+        image="x",
+    )
     offer = complete_step(database, claim, completion)
     assert offer is not None
     played.offer = offer

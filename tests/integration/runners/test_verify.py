@@ -14,9 +14,12 @@ from ledger.reads import job_sandboxes
 from ledger.records.base import sha256_hex
 from ledger.records.budget import Amounts, Budget
 from ledger.records.job import Acceptance, Reason, Tests
-from ledger.records.step import Completion
+from ledger.records.step import Completion, NewObject, NextStep
 from ledger.records.verdict import Verdict
+from ledger.steps import complete_step
 from runners.workspace.overlay import overlay_tar
+from runners.workspace.pack import pack_between
+from runners.workspace.store import FILE, Change
 from tests.integration.runners.conftest import PYTEST, Play, Played, Repository, git
 
 FIX = {"path": "calc/sums.py", "version": "@calc/sums.py", "old": "a - b", "new": "a + b"}
@@ -213,13 +216,34 @@ def test_nothing_changed_is_an_empty_patch(play: Play) -> None:
     ended(back_and_forth, finished(back_and_forth, there, back), "empty_patch")
 
 
-def test_a_protected_path_may_not_have_changed_by_whatever_way(play: Play, tmp_path: Path) -> None:
+def test_a_protected_path_may_not_have_changed_by_whatever_way(play: Play) -> None:
+    played = play(protected=("tests/**",))
+    store, claim = played.store(), played.claim()
+    head = store.with_changes(claim.head_tree, {"tests/test_sums.py": Change(FILE, b"")})  # past the rules of the tools
+    moved = Completion(
+        result={},
+        next=NextStep(kind="verify", input={"on": "head"}),
+        head_tree=head,
+        objects=(NewObject(kind="pack", data=pack_between(store, claim.head_tree, head)),),
+    )
+    offer = complete_step(played.database, claim, moved)
+    assert offer is not None
+    played.offer = offer
+    verdict = ended(played, played.work(), "protected_path_changed")
+    assert verdict.protected_changed == ("tests/test_sums.py",)
+    assert verdict.files_changed == 1
+
+
+def test_acceptance_files_replace_whatever_the_agent_wrote_in_their_place(
+    play_in_sandbox: Play, tmp_path: Path
+) -> None:
     tar = hidden(tmp_path)
-    played = play(objects=(tar,), acceptance=acceptance(tar, red_on_base=False))
-    new = {"path": "tests/test_hidden.py", "version": "absent", "new": "def test_add():\n    pass\n"}
-    verdict = ended(played, finished(played, FIX, new), "protected_path_changed")
-    assert verdict.protected_changed == ("tests/test_hidden.py",)
-    assert verdict.files_changed == 2
+    played = play_in_sandbox(objects=(tar,), acceptance=acceptance(tar, red_on_base=False))
+    lie = {"path": "tests/test_hidden.py", "version": "absent", "new": "def test_add():\n    pass\n"}
+    harmless = {"path": "NOTES", "version": "absent", "new": "nothing\n"}
+    verdict = ended(played, finished(played, harmless, lie), "acceptance_failed")
+    assert verdict.fail_to_pass is not None
+    assert verdict.fail_to_pass.failed > 0
 
 
 @pytest.mark.parametrize(
