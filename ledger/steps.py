@@ -192,9 +192,12 @@ def give_back(
     spent: Amounts = Amounts(),  # noqa: B008  (frozen)
     model_state: dict[str, Any] | None = None,
     exhausted: Reason = "too_many_attempts",
+    counted: bool = True,
     events: Sequence[Event] = (),
 ) -> None:
     """Makes a step ready again after `delay_seconds`; with its last attempt used up, the job ends with `exhausted`.
+
+    An attempt that is not `counted` may be made again: the step is not to blame for its end.
 
     LeaseLost if the lease is gone; repeated after success it does nothing.
     """
@@ -209,6 +212,7 @@ def give_back(
             model_state=json_or_none(model_state),
             exhausted=exhausted,
             max_attempts=MAX_ATTEMPTS,
+            counted=counted,
             told=event_array(events),
         )
     except LeaseLost:

@@ -213,6 +213,7 @@ class StepWorker:
                 spent=back.spent,
                 model_state=back.model_state,
                 exhausted=back.exhausted,
+                counted=back.counted,
                 events=back.events,
             )
         )
@@ -245,5 +246,5 @@ def _interrupted(claim: Claim, lease: HeldLease, stopped: Interrupted) -> Outcom
             events=(Event(kind="step_cancelled", body={"attempt": claim.attempt}),),
         )
     if lease.why == "shutdown":
-        return GiveBack(why="the worker had to end", delay_seconds=0.0, spent=stopped.spent)
+        return GiveBack(why="the worker had to end", delay_seconds=0.0, spent=stopped.spent, counted=False)
     raise LeaseLost

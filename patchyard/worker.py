@@ -29,6 +29,7 @@ from ledger.records.step import Queue, StepKind
 from patchyard.bell import Bell
 from patchyard.celery_app import Sender, make_app
 from patchyard.lease_keeper import LeaseKeeper
+from patchyard.lease_owner import forfeit_of_the_dead, owner_of
 from patchyard.local.engine import DEFAULT_HOST
 from patchyard.local.ready import tell_ready
 from patchyard.reaper import Reaper
@@ -75,12 +76,13 @@ def serve(settings: Settings, place: Place) -> int:
         stack.callback(keeper.close)
         bell = Bell(place.broker_url)
         stack.callback(bell.close)
+        forfeit_of_the_dead(db, place.name)
         app = make_app(place.broker_url, lambda step_id, queue: worker.handle(step_id, queue))
         worker = StepWorker(
             db=db,
             works=_works(settings, place.slots, db, stack),
             keeper=keeper,
-            owner=f"{place.name}@{socket.gethostname()}:{os.getpid()}",
+            owner=owner_of(place.name),
             lease_seconds=settings.lease_seconds,
             send=Sender(app),
             ring=bell.ring,

@@ -42,7 +42,8 @@ _SHOWN_CHARS = 2_000
 class GiveBack(Record):
     """The step was not done: it is to be ready again after `delay_seconds`.
 
-    `spent` is what the attempt took nevertheless. With the last attempt used up the job ends for `exhausted`.
+    `spent` is what the attempt took nevertheless. With the last attempt used up the job ends for `exhausted`; one
+    that is not `counted` may be made again.
     """
 
     why: str
@@ -50,6 +51,7 @@ class GiveBack(Record):
     spent: Amounts = Amounts()
     model_state: dict[str, Any] | None = None
     exhausted: Reason = "too_many_attempts"
+    counted: bool = True
     events: tuple[Event, ...] = ()
 
 

@@ -361,8 +361,9 @@ END $$;
 
 CREATE OR REPLACE FUNCTION ledger.give_back(
     step bigint, step_fence bigint, why text, delay interval, took ledger.amounts, new_model_state jsonb,
-    exhausted text, max_attempts integer, told jsonb
+    exhausted text, max_attempts integer, counted boolean, told jsonb
 ) RETURNS void LANGUAGE plpgsql AS $$
+-- An attempt that was not `counted` (its worker had to end) is one that the step may make again.
 DECLARE
     row ledger.steps;
     job ledger.jobs;
@@ -376,8 +377,9 @@ BEGIN
         UPDATE ledger.agents SET model_state = new_model_state WHERE id = row.agent_id;
     END IF;
     -- A cleanup (`ending`) is tried until it succeeds: the job may not end before its sandboxes are proved dead.
-    finished := row.ending IS NULL AND (row.attempt >= max_attempts OR short IS NOT NULL);
+    finished := row.ending IS NULL AND ((counted AND row.attempt >= max_attempts) OR short IS NOT NULL);
     UPDATE ledger.steps SET state = CASE WHEN finished THEN 'failed' ELSE 'ready' END,
+        attempt = CASE WHEN counted THEN attempt ELSE attempt - 1 END,
         lease_owner = NULL, lease_expires_at = NULL, held = ledger.zero(), offered_at = NULL,
         available_at = ledger.now() + delay, finished_at = CASE WHEN finished THEN ledger.now() END,
         result = jsonb_build_object('given_back', why)

@@ -29,7 +29,7 @@ WHERE s.id = %(step)s AND s.fence = %(fence)s AND s.state = 'done'
 -- name: give_back
 SELECT ledger.give_back(
     %(step)s, %(fence)s, %(why)s, make_interval(secs => %(delay)s), %(took)s::ledger.amounts, %(model_state)s,
-    %(exhausted)s, %(max_attempts)s, %(told)s)
+    %(exhausted)s, %(max_attempts)s, %(counted)s, %(told)s)
 
 -- name: given_back_by
 SELECT 1 WHERE ledger.given_back_by(%(step)s, %(fence)s)

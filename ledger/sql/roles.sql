@@ -43,14 +43,13 @@ BEGIN
         'lease_owners', 'forfeit_leases', 'intend', 'register_sandbox', 'expire_step', 'admit', 'offer_ready', 'request_cancel', 'reopen_job',
         'resolve_action', 'audit_job'
     ] LOOP
-        EXECUTE (SELECT format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, pg_temp',
-                               p.oid::regprocedure)
-                 FROM pg_proc p WHERE p.pronamespace = 'ledger'::regnamespace AND p.proname = entry);
-        EXECUTE (SELECT format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', p.oid::regprocedure)
+        EXECUTE (SELECT string_agg(format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, pg_temp; '
+                                          'REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC',
+                                          p.oid::regprocedure, p.oid::regprocedure), '; ')
                  FROM pg_proc p WHERE p.pronamespace = 'ledger'::regnamespace AND p.proname = entry);
     END LOOP;
     FOREACH entry IN ARRAY ARRAY['append_event', 'settle', 'end_job', 'add_step'] LOOP
-        EXECUTE (SELECT format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', p.oid::regprocedure)
+        EXECUTE (SELECT string_agg(format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', p.oid::regprocedure), '; ')
                  FROM pg_proc p WHERE p.pronamespace = 'ledger'::regnamespace AND p.proname = entry);
     END LOOP;
 END $$;
@@ -67,7 +66,7 @@ BEGIN
     END IF;
     EXECUTE format('GRANT USAGE ON SCHEMA ledger TO %I', role);
     FOREACH one IN ARRAY entries LOOP
-        EXECUTE (SELECT format('GRANT EXECUTE ON FUNCTION %s TO %I', p.oid::regprocedure, role)
+        EXECUTE (SELECT string_agg(format('GRANT EXECUTE ON FUNCTION %s TO %I', p.oid::regprocedure, role), '; ')
                  FROM pg_proc p WHERE p.pronamespace = 'ledger'::regnamespace AND p.proname = one);
     END LOOP;
     FOREACH one IN ARRAY tables LOOP

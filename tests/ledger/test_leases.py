@@ -184,3 +184,12 @@ def test_leases_of_an_owner_that_was_seen_dead_run_out_at_once(
         complete_step(database, claim, DECIDE_AGAIN)
     assert sweep_leases(database).expired == 1
     assert lease_owners(database, "w") == []
+
+
+def test_an_attempt_that_does_not_count_can_be_made_again(database: Database, claimed: Callable[..., Claim]) -> None:
+    claim: Claim | None = claimed()
+    for fence in range(1, MAX_ATTEMPTS + 3):
+        assert claim is not None
+        assert (claim.attempt, claim.fence) == (1, fence)
+        give_back(database, claim, why="shutdown", delay_seconds=0, counted=False)
+        claim = claim_step(database, claim.step_id, owner="w", lease_seconds=30, estimate=nothing)
