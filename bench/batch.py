@@ -13,6 +13,7 @@ import json
 import shutil
 import statistics
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,7 +65,9 @@ def measure(
         runs: list[Run] = []
         for number in range(1, rounds + 1):
             for system in (other, patchyard):
-                runs.append(system(f"round-{number}", jobs))
+                began = machine.busy_cpu_seconds()
+                run = system(f"round-{number}", jobs)
+                runs.append(replace(run, busy_cpu_seconds=machine.busy_cpu_seconds() - began))
                 say_run(runs[-1])
         facts = machine.facts(stack.docker_host)
         slots_used = stack.settings.sandbox_slots
@@ -95,6 +98,7 @@ def summary(runs: list[Run]) -> dict[str, Any]:
             system: {
                 "jobs_per_minute": round(statistics.mean(run.jobs_per_minute for run in of), 1),
                 "slot_ms_per_tool_call": round(statistics.mean(run.slot_ms_per_tool_call for run in of), 1),
+                "cpu_ms_per_job": round(statistics.mean(run.busy_cpu_seconds * 1000 / run.jobs for run in of), 1),
                 "succeeded": sum(run.succeeded for run in of),
                 "jobs": sum(run.jobs for run in of),
             }

@@ -19,6 +19,8 @@ class Run:
     seconds: float
     slots: int
     tool_calls: int
+    busy_cpu_seconds: float = 0.0
+    """Processor time of the whole machine meanwhile: the system's, if the machine has nothing else to do."""
     details: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -35,8 +37,10 @@ class Run:
         derived = {
             "jobs_per_minute": round(self.jobs_per_minute, 1),
             "slot_ms_per_tool_call": round(self.slot_ms_per_tool_call, 1),
+            "cpu_ms_per_job": round(self.busy_cpu_seconds * 1000 / self.jobs, 1),
         }
-        return {**asdict(self), "seconds": round(self.seconds, 3), **derived}
+        rounded = {name: round(getattr(self, name), 3) for name in ("seconds", "busy_cpu_seconds")}
+        return {**asdict(self), **rounded, **derived}
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runners.sandbox.docker.connection import Connections
-from runners.sandbox.docker.create import container
+from runners.sandbox.docker.create import LocalImage, container
 from runners.sandbox.spec import SandboxSpec
 
 _NOTHING_TO_SAY: dict[str, Any] = {
@@ -52,8 +52,9 @@ def run_args(folder: Path, docker_host: str, runtime: str | None = None) -> list
         engine = connections.facts(runtime)
     finally:
         connections.close()
+    image = LocalImage(id="image", volumes=(), knows_localhost=True)
     spec = SandboxSpec(image="sha256:" + "0" * 64, command=("true",), deadline_seconds=60, job_id=0, step_id=0, fence=0)
-    request = container(spec, "bench", "image", (), engine, runtime)
+    request = container(spec, "bench", image, engine, runtime)
     options = [f"--user={request['User']}", f"--hostname={request['Hostname']}", "--init"]
     for key, value in request["HostConfig"].items():
         if key == "SecurityOpt":

@@ -48,6 +48,12 @@ def _engine(docker_host: str) -> dict[str, Any]:
         client.close()
 
 
+def busy_cpu_seconds() -> float:
+    """Processor time that anything on this machine has used since it started."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+
+
 def idle_share(seconds: float = 1.0) -> float:
     """The share of processor time (0 to 1) that nobody used in the next `seconds`: how quiet the machine is."""
     return round(psutil.cpu_times_percent(interval=seconds).idle / 100, 2)

@@ -6,7 +6,6 @@ client's start, validation, submission, dispatch, both verifications and the pro
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -24,11 +23,14 @@ from bench.figures import Run, percentile
 from bench.workload import TOOL_CALLS, Round
 from ledger.connect import Database
 from ledger.reads import ResultRow, StepRow, find_batch, iter_results, job_sandboxes, job_steps, unfinished
+from patchyard.batchfile.lookups import FoundImage
+from patchyard.image_shelf import bring_images, build_image, layout_of, locked_images
+from patchyard.local.home import Home
 from patchyard.local.processes import stack_processes
 from patchyard.local.stack import ensure_up, stop
 from patchyard.settings import Settings, load_settings
 
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -115,16 +117,15 @@ def _counts(values: Iterator[str] | Any) -> dict[str, int]:
 
 
 def _cpu_seconds(stack: Stack) -> dict[str, float]:
-    """Processor seconds so far: of each service, of everything else on the machine (the engine and what it runs)."""
+    """Processor seconds so far of each service of the stack."""
     found: dict[str, float] = defaultdict(float)
-    for process in stack_processes(stack.settings.home.resolve()):
+    home = Home(stack.settings.home.resolve())
+    for process in stack_processes(home.path, [home.postgres_data]):
         try:
             times = psutil.Process(process.pid).cpu_times()
         except psutil.NoSuchProcess:
             continue
         found[process.service] += times.user + times.system
-    whole = psutil.cpu_times()
-    found["whole machine"] = whole.user + whole.system + whole.nice + whole.irq + whole.softirq
     return dict(found)
 
 
@@ -180,22 +181,11 @@ def _ms(later: Any, earlier: Any) -> float:
 
 
 def image_reference(stack: Stack, name: str) -> str:
-    """What `docker run` is to be given for the locked image `name`; built first if this machine has not got it."""
-    listed = _listed_image(stack, name)
-    if listed is None:
+    """What `docker run` is to be given for the locked image `name`; it is built and loaded if it is not there yet."""
+    settings = stack.settings.model_copy(update={"docker_host": stack.docker_host})
+    entry = locked_images(settings).get(name)
+    if entry is None or layout_of(settings, entry.digest) is None:
         say(f"building the image {name}")
-        subprocess.run(stack.command("images", "build", name), check=True, env=stack.environment, stdout=sys.stderr)
-        listed = _listed_image(stack, name)
-    if listed is None:
-        raise SystemExit(f"there is no image {name}; see `patchyard images list`")
-    return listed
-
-
-def _listed_image(stack: Stack, name: str) -> str | None:
-    answer = subprocess.run(
-        stack.command("images", "list", "--json"), check=True, env=stack.environment, capture_output=True, text=True
-    )
-    for image in json.loads(answer.stdout):
-        if image["name"] == name and image.get("present", True):
-            return str(image["config"])
-    return None
+        entry = build_image(settings, name)
+    bring_images(settings, stack.docker_host, [FoundImage(entry.digest, name)], say)
+    return entry.config

@@ -18,7 +18,7 @@ def batch_table(seen: dict[str, Any]) -> str:
         "include submission and verification.",
         "",
         *_table(
-            ("round", "system", "succeeded", "seconds", "jobs a minute", "slot ms a tool call"),
+            ("round", "system", "succeeded", "seconds", "jobs a minute", "slot ms a tool call", "processor ms a job"),
             (
                 (
                     run["round"].rpartition("round-")[2],
@@ -27,6 +27,7 @@ def batch_table(seen: dict[str, Any]) -> str:
                     f"{run['seconds']:.1f}",
                     f"{run['jobs_per_minute']:.1f}",
                     f"{run['slot_ms_per_tool_call']:.0f}",
+                    f"{run['cpu_ms_per_job']:.0f}",
                 )
                 for run in seen["runs"]
             ),
@@ -73,7 +74,8 @@ def _time_table(run: dict[str, Any]) -> list[str]:
         ),
     )
     cpu = _table(
-        ("processor time", "ms a job"), ((name, f"{ms:.0f}") for name, ms in details["cpu_ms_per_job"].items())
+        ("of the processor time, its own services", "ms a job"),
+        ((name, f"{ms:.0f}") for name, ms in details["cpu_ms_per_job"].items()),
     )
     return [
         "## Where patchyard's time went, last round",

@@ -56,7 +56,9 @@ def _mapping(value: object) -> dict[str, Any]:
 def run_watched(stack: ours.Stack, *arguments: str) -> tuple[float, float]:
     """Seconds and peak resident memory (MiB) of one command of patchyard's."""
     began = time.monotonic()
-    process = subprocess.Popen(stack.command(*arguments), env=stack.environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        stack.command(*arguments), env=stack.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     peak = 0.0
     while process.poll() is None:
         peak = max(peak, _peak_mib(process.pid))
