@@ -74,7 +74,7 @@ class Settings(BaseSettings):
     )
     decide_slots: int = Field(8, ge=1, le=1000, description="model calls at once on this machine")
     publish_slots: int = Field(2, ge=1, le=1000, description="publications at once on this machine")
-    lease_seconds: float = Field(60, ge=1, le=86_400, description="how long a claim lasts without a sign of life")
+    lease_seconds: float = Field(30, ge=1, le=86_400, description="how long a claim lasts without a sign of life")
     images_lock: LocalPath = Field(
         Path(__file__).resolve().parent.parent / "images" / "lock.toml",
         description="the lock file that names images by digest",

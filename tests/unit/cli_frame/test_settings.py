@@ -29,7 +29,7 @@ def line_of(excinfo: pytest.ExceptionInfo[BadInput]) -> str:
 
 
 def test_the_environment_wins_over_the_file_and_the_file_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load_settings().lease_seconds == 60
+    assert load_settings().lease_seconds == 30
     assert source_of("lease_seconds") == "default"
     Path("patchyard.toml").write_text("lease_seconds = 5\nsandbox_slots = 3\n")
     assert load_settings().lease_seconds == 5
