@@ -52,7 +52,7 @@ def run_args(folder: Path, docker_host: str, runtime: str | None = None) -> list
         engine = connections.facts(runtime)
     finally:
         connections.close()
-    image = LocalImage(id="image", volumes=(), knows_localhost=True)
+    image = LocalImage(id="image", volumes=(), variables=(), knows_localhost=True)
     spec = SandboxSpec(image="sha256:" + "0" * 64, command=("true",), deadline_seconds=60, job_id=0, step_id=0, fence=0)
     request = container(spec, "bench", image, engine, runtime)
     options = [f"--user={request['User']}", f"--hostname={request['Hostname']}", "--init"]
