@@ -27,6 +27,7 @@ CHUNK_BYTES = 1 << 20
 LOCALHOST_LABEL = "patchyard.localhost"
 """On an image that knows localhost without an /etc/hosts (libnss-myhostname): a sandbox of it needs no network files
 from the engine, and so no network set up at all, which takes an engine half of the time to start a container."""
+LOCALHOST_RESOLVED = "resolved"
 LOCALHOST_PACKAGE = "libnss-myhostname"
 
 
@@ -136,7 +137,7 @@ def _config(recipe: Recipe, architecture: str, layer_digest: str) -> dict[str, A
 
 
 def _labels(recipe: Recipe) -> dict[str, str]:
-    knows_localhost = {LOCALHOST_LABEL: "resolved"} if LOCALHOST_PACKAGE in recipe.packages else {}
+    knows_localhost = {LOCALHOST_LABEL: LOCALHOST_RESOLVED} if LOCALHOST_PACKAGE in recipe.packages else {}
     return {"org.opencontainers.image.title": recipe.name, **knows_localhost}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from docker import APIClient
 from docker.errors import ImageNotFound, NotFound
 
-from images.oci_layout import LOCALHOST_LABEL, engine_archive, read_layout
+from images.oci_layout import LOCALHOST_LABEL, LOCALHOST_RESOLVED, engine_archive, read_layout
 from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Registry
 from runners.sandbox.docker.connection import Connections
 from runners.sandbox.docker.create import (
@@ -143,7 +143,8 @@ def _local(image: dict[str, Any]) -> LocalImage:
     return LocalImage(
         id=image["Id"],
         volumes=tuple(config.get("Volumes") or ()),
-        knows_localhost=LOCALHOST_LABEL in (config.get("Labels") or {}),
+        variables=tuple(variable.partition("=")[0] for variable in config.get("Env") or ()),
+        knows_localhost=(config.get("Labels") or {}).get(LOCALHOST_LABEL) == LOCALHOST_RESOLVED,
     )
 
 

@@ -7,6 +7,7 @@ a request is told apart by its status, never by its words.
 from __future__ import annotations
 
 import queue
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -37,6 +38,7 @@ class Connections:
     def client(self) -> Iterator[APIClient]:
         """A client for the calling thread. What goes wrong with it comes out as an error of `ledger.errors`."""
         with self._our_errors():
+            self.require_listener()
             client = self._take()
             try:
                 yield client
@@ -82,6 +84,12 @@ class Connections:
             client = APIClient(base_url=self.host, version=self._api_version or "auto", timeout=CALL_SECONDS)
             self._api_version = client.api_version
             return client
+
+    def require_listener(self) -> None:
+        """Raises OSError when nobody listens at the engine's socket. The SDK would leave a socket of its own open."""
+        if self.host.startswith("unix://"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.connect(self.host.removeprefix("unix://"))
 
     @contextmanager
     def _our_errors(self) -> Iterator[None]:

@@ -24,11 +24,13 @@ LABEL_OWNER = "patchyard.owner"
 
 
 class LocalImage(Record):
-    """An image as an engine has it. `volumes` are the paths that it declares as such, `knows_localhost` says that
+    """An image as an engine has it. `volumes` are the paths that it declares as such, `variables` the
+    names of those that it sets, `knows_localhost` says that
     it resolves that name without an /etc/hosts."""
 
     id: str
     volumes: tuple[str, ...]
+    variables: tuple[str, ...]
     knows_localhost: bool
 
 
@@ -46,7 +48,7 @@ def container(
         "Cmd": command[1:],
         "User": f"{UID}:{GID}",
         "WorkingDir": "/",
-        "Env": [f"{variable}={value}" for variable, value in wrapper.ENVIRONMENT.items()],
+        "Env": _environment(image.variables),
         "Hostname": HOSTNAME,
         "Labels": {
             LABEL_OWNER: owner,
@@ -94,6 +96,13 @@ def _host_config(limits: Limits, volumes: Iterable[str], engine: EngineFacts, ru
         "AutoRemove": False,
         **({"Runtime": runtime} if runtime else {}),
     }
+
+
+def _environment(of_image: Iterable[str]) -> list[str]:
+    """Ours, and the image's own variables unset (a name without a value): what LD_PRELOAD or PERL5OPT would do to the
+    sandbox's first process is not for an image to say."""
+    ours = [f"{name}={value}" for name, value in wrapper.ENVIRONMENT.items()]
+    return ours + [name for name in of_image if name not in wrapper.ENVIRONMENT]
 
 
 def _ulimits(limits: Limits) -> list[dict[str, Any]]:

@@ -110,6 +110,7 @@ class Run:
         report = streams.report
         killed_by_oom = False
         if report.facts is None and why is None:
+            self._connections.require_listener()
             code = client.wait(key)["StatusCode"]
             state = client.inspect_container(key)["State"]
             killed_by_oom = bool(state.get("OOMKilled")) and code == SIGKILL_STATUS
@@ -119,9 +120,10 @@ class Run:
 
     def _remove(self, client: APIClient, name: str, key: str) -> None:
         try:
+            self._connections.require_listener()
             remove(client, key)
             gone = is_gone(client, key)
-        except (requests.RequestException, APIError) as lost:
+        except (requests.RequestException, APIError, OSError) as lost:
             raise EngineUnavailable("the engine went away before the sandbox was removed") from lost
         if not gone:
             raise EngineUnavailable("the engine still has a sandbox that it has removed")
