@@ -9,7 +9,7 @@ from typing import Any
 
 from ledger.connect import Connection, Database, amounts_literal, run
 from ledger.errors import BadInput
-from ledger.objects import store_object
+from ledger.objects import object_row
 from ledger.records.base import sha256_hex
 from ledger.records.budget import Amounts
 from ledger.records.job import BatchSpec, JobSpec
@@ -19,6 +19,7 @@ from ledger.storable import storable
 
 VERIFICATION_SHARE = 0.25
 _CHUNK = 500
+_CHUNK_BYTES = 4 * 1024 * 1024
 _SHOWN_DIFFERENCES = 5
 
 
@@ -45,14 +46,27 @@ class Submission:
         self._connection = connection
         self._waiting: list[tuple[Any, ...]] = []
         self._stored: set[str] = set()
+        self._objects: list[dict[str, Any]] = []
+        self._object_bytes = 0
         self.result: Submitted | None = None
 
     def put_object(self, kind: str, data: bytes) -> str:
         """Stores bytes that jobs refer to and returns their SHA-256; the same bytes are sent once."""
         digest = sha256_hex(data)
         if digest not in self._stored:
-            self._stored.add(store_object(self._connection, kind, data))
+            self._stored.add(digest)
+            self._objects.append(object_row(kind, data))
+            self._object_bytes += len(data)
+            if len(self._objects) >= _CHUNK or self._object_bytes >= _CHUNK_BYTES:
+                self._flush_objects()
         return digest
+
+    def _flush_objects(self) -> None:
+        if self._objects:
+            with self._connection.cursor() as cursor:
+                cursor.executemany(statement("put_object"), self._objects)
+            self._objects.clear()
+            self._object_bytes = 0
 
     def add(self, job: JobSpec) -> None:
         """Adds one job."""
@@ -70,6 +84,7 @@ class Submission:
     def finish(self, batch: BatchSpec) -> Submitted:
         """Writes the batch. The same name with the same jobs is the same batch; with others it is BadInput."""
         self._flush()
+        self._flush_objects()
         run(self._connection, "lock_name", name=batch.name)
         known = run(self._connection, "batch_named", name=batch.name)
         if known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 from ledger.connect import Connection, Database, run
 from ledger.errors import Permanent
@@ -22,21 +23,24 @@ class ObjectTooBig(Permanent):
 
 def store_object(connection: Connection, kind: str, data: bytes) -> str:
     """Stores `data` on an open transaction and returns its SHA-256. ObjectTooBig over MAX_OBJECT_BYTES."""
+    row = object_row(kind, data)
+    run(connection, "put_object", **row)
+    return str(row["sha256"])
+
+
+def object_row(kind: str, data: bytes) -> dict[str, Any]:
+    """The parameters of put_object. ObjectTooBig over MAX_OBJECT_BYTES."""
     if len(data) > MAX_OBJECT_BYTES:
         raise ObjectTooBig(f"an object of {len(data)} bytes ({kind}) is over the cap of {MAX_OBJECT_BYTES} bytes")
     packed = zlib.compress(data, 1) if kind != "pack" and len(data) >= _WORTH_COMPRESSING_BYTES else data
     smaller = len(packed) < len(data)
-    digest = sha256_hex(data)
-    run(
-        connection,
-        "put_object",
-        sha256=digest,
-        kind=kind,
-        size=len(data),
-        compressed=smaller,
-        data=packed if smaller else data,
-    )
-    return digest
+    return {
+        "sha256": sha256_hex(data),
+        "kind": kind,
+        "size": len(data),
+        "compressed": smaller,
+        "data": packed if smaller else data,
+    }
 
 
 def put_object(db: Database, kind: str, data: bytes) -> str:

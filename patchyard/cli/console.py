@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ledger.errors import BadInput, LedgerUnavailable, PatchyardError, Unfit
+from patchyard.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,5 +91,5 @@ def report(error: PatchyardError) -> ExitStatus:
         import traceback
 
         traceback.print_exception(error)
-    say("patchyard: " + " ".join(error.message.split()))
+    say("patchyard: " + printable(" ".join(error.message.split())))
     return status_of(error)
