@@ -154,15 +154,19 @@ def submit_a_long_run(commands: Commands, image: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("killed_first", [False, True])
+@pytest.mark.parametrize("alone", [False, True])
 def test_down_leaves_no_sandbox_behind(
-    commands: Commands, sandbox_image: str, sandboxes: Callable[[], list[str]], killed_first: bool
+    commands: Commands, sandbox_image: str, sandboxes: Callable[[], list[str]], alone: bool
 ) -> None:
+    """Also when the worker was killed and nobody was left to start its successor."""
     commands.up()
     submit_a_long_run(commands, sandbox_image)
     eventually(sandboxes, 40)
-    if killed_first:
-        os.kill(commands.ps()["worker-sandbox"]["pid"], signal.SIGKILL)
+    if alone:
+        pids = {name: row["pid"] for name, row in commands.ps().items()}
+        os.kill(pids["supervisor"], signal.SIGSTOP)
+        for name in ("standby", "worker-sandbox", "supervisor"):
+            os.kill(pids[name], signal.SIGKILL)
     down = commands.run("down")
     assert (down.returncode, down.stdout) == (0, "nothing is left running\n"), down.stderr
     assert sandboxes() == []
