@@ -31,6 +31,7 @@ _SETTINGS = {
     "huge_pages": "off",
     "wal_level": "minimal",
     "max_wal_senders": "0",
+    "max_logical_replication_workers": "0",
     "max_wal_size": "1GB",
     "checkpoint_timeout": "15min",
     "random_page_cost": "1.1",
