@@ -38,7 +38,7 @@ def result_of(spec: SandboxSpec, name: str, outcome: Outcome, timings: Timings, 
         raise SandboxBroken("the sandbox did not begin with its command in time")
     status = int(facts["status"]) if "status" in facts else None
     succeeded = status == 0
-    oom_kills = _oom_kills(facts) + outcome.first_process_oom_killed
+    oom_kills = kernel_oom_kills(facts) + outcome.first_process_oom_killed
     full = [path for path in ("/workspace", "/tmp") if _is_full(facts.get(f"disk:{path}", ""))]  # noqa: S108
     unpacked = facts.get("unpacked", "1") == "1"
     if not unpacked and not full and not oom_kills:
@@ -85,8 +85,9 @@ def _evidence(outcome: Outcome, facts: dict[str, str], full: list[str]) -> dict[
     return evidence | {name: value.strip() for name, value in facts.items() if name.startswith("cgroup:") and value}
 
 
-def _oom_kills(facts: dict[str, str]) -> int:
-    """cgroup v2 counts them in memory.events, v1 in memory.oom_control."""
+def kernel_oom_kills(facts: Mapping[str, str]) -> int:
+    """How many processes the kernel killed for memory: cgroup v2 counts them in memory.events, v1 in
+    memory.oom_control."""
     return _counter(facts.get("cgroup:memory.events") or facts.get("cgroup:memory/memory.oom_control", ""), "oom_kill")
 
 

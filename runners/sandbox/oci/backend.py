@@ -1,0 +1,133 @@
+"""The OCI backend: one container a command, run by crun, runc or runsc on a bundle of ours, and no engine."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Registry, SandboxBroken
+from runners.sandbox.oci import removal
+from runners.sandbox.oci.bundle import Ground
+from runners.sandbox.oci.cgroups import counts_swap, hybrid_mount, read_cgroups
+from runners.sandbox.oci.images import Images
+from runners.sandbox.oci.launcher import Launcher
+from runners.sandbox.oci.places import Labels, Places, check_owner
+from runners.sandbox.oci.run import Host, Run
+from runners.sandbox.oci.runtime import find_runtime
+from runners.sandbox.spec import EngineFacts, SandboxResult, SandboxSpec
+
+
+class OciBackend:
+    """Sandboxes in the folder `oci` of PATCHYARD_HOME, by the named runtime or the fastest that is here.
+
+    `owner` names the ledger that the sandboxes belong to, as with other backends; `grace_seconds` is how long after
+    the deadline we end what the fuse inside should have ended. The sandboxes of a process die with it.
+
+    Raises Unfit where there is no runtime, BadInput for one that is asked for and not here.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        registry: Registry,
+        *,
+        owner: str = "",
+        runtime: str | None = None,
+        grace_seconds: float = 2.0,
+    ) -> None:
+        self._places = Places.of(home)
+        self._places.prepare()
+        self._images = Images(self._places.images)
+        self._owner = check_owner(owner)
+        self._cgroups = read_cgroups(self._places.cgroup)
+        found = find_runtime(runtime)
+        hidden = hybrid_mount()
+        self._limits_swap = counts_swap()
+        self._host = Host(
+            places=self._places,
+            cgroups=self._cgroups,
+            runtime=found,
+            launcher=Launcher(self._places.images, [hidden] if hidden else []),
+            registry=registry,
+            owner=self._owner,
+            grace_seconds=grace_seconds,
+            facts=EngineFacts(
+                backend="oci",
+                host=str(self._places.folder),
+                version=found.version,
+                runtime=found.name,
+                runtime_version=found.version,
+                kernel=platform.release(),
+                architecture=platform.machine(),
+                cgroup_version=self._cgroups.version,
+                storage="folder",
+            ),
+        )
+
+    def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
+        """See `Backend.run`."""
+        return Run(self._host, spec, self._ground(spec)).result(files, cancel)
+
+    def has_image(self, digest: str) -> bool:
+        """See `Backend.has_image`."""
+        return self._images.find(digest) is not None
+
+    def load_image(self, layout: Path) -> str:
+        """See `Backend.load_image`. Raises BadInput for a folder that is no layout."""
+        return self._images.load(layout).manifest
+
+    def find(self, *, step_id: int | None = None) -> list[FoundSandbox]:
+        """See `Backend.find`."""
+        return [
+            FoundSandbox(
+                key=labels.key,
+                name=labels.name,
+                job_id=labels.job_id,
+                step_id=labels.step_id,
+                fence=labels.fence,
+                state=self._state(labels),
+            )
+            for labels in self._places.all()
+            if labels.owner == self._owner and step_id in (None, labels.step_id)
+        ]
+
+    def destroy(self, found: FoundSandbox) -> Evidence:
+        """See `Backend.destroy`."""
+        labels = Labels.read(found.key)
+        if labels is None or labels.owner != self._owner:
+            raise SandboxBroken(f"{found.key!r} is no sandbox of this backend")
+        killed = removal.stop_runtimes(self._places, labels) + self._cgroups.kill(labels.name)
+        remains = removal.remove(self._places, self._cgroups, labels, self._host.launcher.pid)
+        return Evidence(
+            sandbox=found.name,
+            key=found.key,
+            found=found.state,
+            killed=killed > 0,
+            gone=remains.gone,
+            seen=remains.plain(),
+        )
+
+    def facts(self) -> EngineFacts:
+        """See `Backend.facts`."""
+        return self._host.facts
+
+    def close(self) -> None:
+        """See `Backend.close`."""
+        self._host.launcher.close()
+
+    def _state(self, labels: Labels) -> str:
+        if self._cgroups.processes(labels.name):
+            return "running"
+        return "exited" if (self._places.sandbox(labels) / "pid").exists() else "created"
+
+    def _ground(self, spec: SandboxSpec) -> Ground:
+        image = self._images.find(spec.image)
+        if image is None:
+            raise ImageUnavailable(f"the image {spec.image} is not here, or is not any more what it was: load it")
+        if spec.image_config not in (None, image.config, image.manifest):
+            raise ImageUnavailable(f"there is something else under {spec.image}")
+        if image.lacks:
+            raise ImageUnavailable(f"the image cannot serve as a sandbox, it needs {', '.join(image.lacks)}")
+        return Ground(str(self._images.root(image)), self._host.facts.architecture, self._limits_swap)

@@ -1,0 +1,190 @@
+"""Images as folders: unpacked once per machine, and then shared by all sandboxes, which can only read them.
+
+What makes an unpacked file hard to change: it belongs to root in a folder that only root may enter; sandboxes see it
+through a read-only mount, and so does the process that starts runtimes. And what finds a change: when a process first
+uses an image, every name, inode, size, mode, owner and time of change is compared with what was written down after
+unpacking; the kernel sets the time of change, and no program can set it back without setting the machine's clock.
+
+What is not proved: that root of this machine did not go around all that, through the disk's device or with the clock;
+and that a file's bytes on the disk still are what was written (the file system's own business).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from images.oci_layout import LAYER_TYPE, LOCALHOST_LABEL, LOCALHOST_RESOLVED, Layout, read_layout
+from ledger.records.base import Record
+from runners.sandbox import wrapper
+from runners.sandbox.backend import ImageUnavailable
+from runners.sandbox.oci.unpack import Unpacking
+
+_NEEDED = (wrapper.INTERPRETER, "tar", "find")
+_RECORD = "image.json"
+_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""Go's names, which images use, and the kernel's."""
+
+
+class UnpackedImage(Record):
+    """An image that was unpacked. `seal` is over the metadata of its files, `lacks` what a sandbox would need."""
+
+    name: str
+    manifest: str
+    config: str
+    layer: str
+    architecture: str
+    files: int
+    seal: str
+    lacks: tuple[str, ...]
+
+
+class Images:
+    """The unpacked images in `folder`. One object serves many threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._checked: dict[str, UnpackedImage] = {}
+
+    def root(self, image: UnpackedImage) -> Path:
+        """The image's root file system."""
+        return self._place(image.manifest) / "rootfs"
+
+    def find(self, digest: str) -> UnpackedImage | None:
+        """The image of a manifest digest, checked at its first use; None when it is not here, or not any more what it
+        was. One that is gone or changed can be loaded again."""
+        with self._lock:
+            if digest not in self._checked:
+                image = self._read(digest)
+                if image is None or image.seal != _seal(self.root(image)).hash:
+                    return None
+                self._checked[digest] = image
+            return self._checked[digest]
+
+    def load(self, folder: Path) -> UnpackedImage:
+        """Unpack the image of a layout, unless it is here. Raises BadInput for a folder that is no layout,
+        ImageUnavailable for an image that cannot be used here."""
+        layout = read_layout(folder)
+        with self._only_one():
+            if (known := self.find(layout.manifest_digest)) is not None:
+                return known
+            with tempfile.TemporaryDirectory(dir=self._folder, prefix=".unpacking-") as scratch:
+                work = Path(scratch) / "image"
+                work.mkdir(mode=0o700)
+                image = _unpack(layout, work)
+                (work / _RECORD).write_text(json.dumps(image.plain(), indent=1))
+                # Written to the disk before it gets its name: a crash of the machine leaves the whole image or none.
+                subprocess.run(["sync", "-f", work], check=True)
+                place = self._place(image.manifest)
+                if place.exists():
+                    place.rename(Path(scratch) / "changed")
+                work.rename(place)
+        with self._lock:
+            self._checked[image.manifest] = image
+        return image
+
+    def _place(self, digest: str) -> Path:
+        return self._folder / digest.removeprefix("sha256:")
+
+    def _read(self, digest: str) -> UnpackedImage | None:
+        try:
+            return UnpackedImage.model_validate_json((self._place(digest) / _RECORD).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    @contextmanager
+    def _only_one(self) -> Iterator[None]:
+        """Of all processes of this machine, and what a killed one left half unpacked is taken away."""
+        with (self._folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for left in self._folder.glob(".unpacking-*"):
+                shutil.rmtree(left)
+            yield
+
+
+def _unpack(layout: Layout, work: Path) -> UnpackedImage:
+    manifest = _blob(layout, layout.manifest_digest)
+    config = _blob(layout, layout.config_digest)
+    layers = [layer.get("mediaType") for layer in manifest["layers"]]
+    if layers != [LAYER_TYPE]:
+        raise ImageUnavailable(f"{layout.name} is not one uncompressed layer; build it with `patchyard images build`")
+    architecture = _ARCHITECTURES.get(config["architecture"], config["architecture"])
+    if architecture != os.uname().machine:
+        raise ImageUnavailable(f"{layout.name} is for {architecture}, and this machine is {os.uname().machine}")
+    labels = config.get("config", {}).get("Labels") or {}
+    root = work / "rootfs"
+    root.mkdir(mode=0o755)
+    unpacking = Unpacking(root)
+    unpacking.layer(layout.folder / "blobs/sha256" / layout.layer_digest.removeprefix("sha256:"), layout.layer_digest)
+    unpacking.finish(knows_localhost=labels.get(LOCALHOST_LABEL) == LOCALHOST_RESOLVED)
+    seal = _seal(root)
+    return UnpackedImage(
+        name=layout.name,
+        manifest=layout.manifest_digest,
+        config=layout.config_digest,
+        layer=layout.layer_digest,
+        architecture=architecture,
+        files=seal.files,
+        seal=seal.hash,
+        lacks=tuple(program for program in _NEEDED if not _has(root, program)),
+    )
+
+
+class _Seal(Record):
+    hash: str
+    files: int
+
+
+def _seal(root: Path) -> _Seal:
+    """Over all that the kernel says of every file below `root`, but for the time it was read."""
+    digest = hashlib.sha256()
+    files = 0
+    folders = [os.fsencode(root)]
+    try:
+        while folders:
+            folder = folders.pop()
+            for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+                files += 1
+                seen = entry.stat(follow_symlinks=False)
+                digest.update(b"%s\0%d %d" % (entry.path[len(os.fsencode(root)) :], seen.st_ino, seen.st_mode))
+                digest.update(b" %d %d %d" % (seen.st_uid, seen.st_gid, seen.st_size))
+                digest.update(b" %d %d\0" % (seen.st_mtime_ns, seen.st_ctime_ns))
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+    except FileNotFoundError:
+        return _Seal(hash="gone", files=0)
+    return _Seal(hash=digest.hexdigest(), files=files)
+
+
+def _blob(layout: Layout, digest: str) -> dict[str, Any]:
+    content: dict[str, object] = json.loads(
+        (layout.folder / "blobs/sha256" / digest.removeprefix("sha256:")).read_bytes()
+    )
+    return content
+
+
+def _has(root: Path, program: str) -> bool:
+    """Whether a program is in the root, by its path or in one of the folders that a sandbox looks in."""
+    folders = [""] if program.startswith("/") else wrapper.ENVIRONMENT["PATH"].split(":")
+    return any(_is_executable(root, f"{folder}/{program}") for folder in folders)
+
+
+def _is_executable(root: Path, path: str) -> bool:
+    """Links are followed as they would be inside."""
+    for _ in range(40):
+        inside = root / path.lstrip("/")
+        if not inside.is_symlink():
+            return inside.is_file() and os.access(inside, os.X_OK)
+        path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(inside)))
+    return False
