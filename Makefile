@@ -18,7 +18,9 @@ $(VENV)/.dev: requirements-dev.txt pyproject.toml .ci/prepare
 
 demo: $(VENV)/.runtime ## Runs examples/batch.yaml end to end, prints the results; exit status of patchyard run
 	@.ci/prepare system
-	@$(VENV)/bin/patchyard run examples/batch.yaml --name "demo-$$(date -u +%Y%m%dT%H%M%S)" --out out/demo --down --build-images
+	@$(VENV)/bin/patchyard run examples/batch.yaml --name "demo-$$(date -u +%Y%m%dT%H%M%S)" --out out/demo --down --build-images \
+	  || { status=$$?; [ $$status != 1 ] || echo "Not all jobs completed, hence exit status 1. Two of this demo's twelve are" \
+	       "meant to end otherwise: acceptance_failed and budget:steps."; exit $$status; }
 
 test: $(VENV)/.dev ## Runs the whole test suite on real servers and containers
 	@.ci/prepare system
