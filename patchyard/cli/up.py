@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from patchyard.cli.console import print_json, say
+from patchyard.cli.console import ExitStatus, leave, print_json, say
 from patchyard.local.stack import ensure_up
 from patchyard.settings import load_settings, masked_url
 
@@ -28,7 +28,11 @@ def command(
     Example: [bold]patchyard up && patchyard ps[/bold]
     """
     settings = load_settings()
-    running = ensure_up(settings, apply_changes=True, wait=wait, say=say)
+    try:
+        running = ensure_up(settings, apply_changes=True, wait=wait, say=say)
+    except KeyboardInterrupt:
+        say("patchyard: interrupted; what this call had started is stopped again")
+        leave(ExitStatus.INTERRUPTED)
     if as_json:
         print_json(asdict(running))
         return
