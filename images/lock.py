@@ -72,7 +72,7 @@ def read_locks(paths: Iterable[Path]) -> dict[str, LockedImage]:
 
 
 def lock_image(path: Path, built: BuiltImage, day: date) -> LockedImage:
-    """Write `built` into the lock at `path`, which keeps its other entries and its comments."""
+    """Write `built` into the lock at `path`, which keeps its other entries and the comments before them."""
     entry = LockedImage(
         digest=built.manifest_digest,
         config=built.config_digest,

@@ -36,6 +36,12 @@ backend.run(spec_of(image, 'sleep', '60', deadline_seconds=float(seconds), fence
 """
 
 
+@pytest.fixture(scope="session")
+def kind() -> str:
+    """These deaths are those of an engine's containers."""
+    return "docker"
+
+
 class Workers:
     """Workers in processes of their own, which can be killed, with a backend that sees what they left."""
 
