@@ -52,7 +52,7 @@ class Credentials:
     @classmethod
     def read(cls, path: Path) -> Credentials:
         """The credentials in a file. BadInput if it is not there, malformed, or readable by others."""
-        remedy = "see docs on credentials of the publish worker"
+        remedy = 'a table a host, such as ["github.com"] with token = "…" below it'
         try:
             mode = path.stat().st_mode
             text = path.read_text(encoding="utf-8")

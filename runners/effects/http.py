@@ -14,11 +14,10 @@ import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import requests
+import urllib3
 
-from ledger.errors import BadInput
 from runners.effects.errors import (
     CredentialRejected,
     EffectRefused,
@@ -33,7 +32,7 @@ from runners.effects.errors import (
     RemoteUnreachable,
 )
 from runners.effects.pace import Gate
-from runners.effects.remote import is_loopback, safe_to_show
+from runners.effects.remote import checked_api, safe_to_show
 
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 CONNECT_SECONDS = 10.0
@@ -123,14 +122,7 @@ class JsonApi:
                 proxies=dict(requests.utils.get_environ_proxies(url)),
                 verify=os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE") or True,
             )
-            content = bytearray()
-            for part in response.iter_content(65536):
-                content += part
-                if len(content) > MAX_ANSWER_BYTES:
-                    raise requests.RequestException("the answer is bigger than it may be")
-                if time.monotonic() > deadline:
-                    raise requests.Timeout("the answer takes too long")
-            return response, bytes(content)
+            return response, _content(response, deadline)
 
     def _judge(
         self, where: str, response: requests.Response, content: bytes, data: Container[int], writes: bool
@@ -168,20 +160,20 @@ class JsonApi:
                 self._gate.close(self._forge, seconds, "the forge's limit of requests is used up")
 
 
-def checked_api(url: str, *, where: str = "") -> str:
-    """The base URL of an API without a slash at its end. BadInput if it is none, or would send a token in the clear."""
+def _content(response: requests.Response, deadline: float) -> bytes:
+    """The whole body, within its bounds of bytes and time. Raises RequestException."""
+    content = bytearray()
     try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-    except ValueError:
-        host, parts = "", urlsplit("")
-    if parts.scheme not in ("https", "http") or not host or parts.query or parts.fragment or parts.username is not None:
-        raise BadInput(
-            f"{safe_to_show(url)} is no address of a forge's API", where=where, remedy="use https://HOST/PATH"
-        )
-    if parts.scheme == "http" and not is_loopback(host):
-        raise BadInput(f"{safe_to_show(url)} is not encrypted", where=where, remedy="use https")
-    return url.rstrip("/")
+        # read1 returns what has come, so that an answer of one byte now and then meets the deadline.
+        while part := response.raw.read1(65536, decode_content=True):
+            content += part
+            if len(content) > MAX_ANSWER_BYTES:
+                raise requests.RequestException("the answer is bigger than it may be")
+            if time.monotonic() > deadline:
+                raise requests.Timeout("the answer takes too long")
+    except urllib3.exceptions.HTTPError as error:
+        raise requests.RequestException(error) from None
+    return bytes(content)
 
 
 def message_of(parsed: Any) -> str:

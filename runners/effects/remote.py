@@ -107,6 +107,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def checked_api(url: str, *, where: str = "") -> str:
+    """The base URL of an API without a slash at its end. BadInput if it is none, or would send a token in the clear."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        host, parts = "", urlsplit("")
+    if parts.scheme not in ("https", "http") or not host or parts.query or parts.fragment or parts.username is not None:
+        raise BadInput(
+            f"{safe_to_show(url)} is no address of a forge's API", where=where, remedy="use https://HOST/PATH"
+        )
+    if parts.scheme == "http" and not is_loopback(host):
+        raise BadInput(f"{safe_to_show(url)} is not encrypted", where=where, remedy="use https")
+    return url.rstrip("/")
+
+
 def safe_to_show(text: str, secrets: Iterable[str] = ()) -> str:
     """A remote's words as one bounded line, without control characters, credentials and the secrets given."""
     for secret in secrets:

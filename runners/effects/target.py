@@ -9,8 +9,7 @@ from ledger.records.publish import ForgeName, Publish
 from ledger.records.source import SourceRef
 from runners.effects.branch import branch_name
 from runners.effects.commit import Signature
-from runners.effects.http import checked_api
-from runners.effects.remote import Remote, parse_remote
+from runners.effects.remote import Remote, checked_api, parse_remote
 
 _KNOWN: dict[str, ForgeName] = {"github.com": "github", "gitlab.com": "gitlab", "codeberg.org": "gitea"}
 _APIS: dict[ForgeName, str] = {"github": "/api/v3", "gitlab": "/api/v4", "gitea": "/api/v1"}

@@ -45,7 +45,8 @@ def publish_step(database: Database) -> Callable[[], int]:
     def make() -> int:
         submit_batch(database, BatchSpec(name=f"fixes-{next(_NUMBERS)}"), [job_spec()])
         first = claim(database, admit_jobs(database, capacity=100_000)[0].step_id)
-        offer = complete_step(database, first, Completion(result={}, next=NextStep(kind="publish")))
+        verified = Completion(result={}, next=NextStep(kind="publish"), verdict={"tree": first.head_tree})
+        offer = complete_step(database, first, verified)
         assert offer is not None
         return offer.step_id
 

@@ -80,6 +80,15 @@ def test_a_write_that_was_done_and_not_answered_is_found(
     assert (world.there(), world.writes(), _state(database, claimed)) == (1, 1, "done")
 
 
+@pytest.mark.parametrize("fault", ["huge_after", "deep_after", "drip_after"])
+@pytest.mark.parametrize("world", ["pull_request-github"], indirect=True)
+def test_an_answer_beyond_all_bounds_is_no_answer(database: Database, claimed: Claim, world: World, fault: str) -> None:
+    world.faults.append(fault)
+    world.hurry()
+    assert _perform(database, claimed, world).outcome == "found"
+    assert (world.there(), world.writes()) == (1, 1)
+
+
 @pytest.mark.parametrize("fault", NOT_DONE)
 @pytest.mark.parametrize("world", FAULTY_WORLDS, indirect=True)
 def test_a_write_that_was_not_done_is_done_by_a_later_attempt(
