@@ -38,22 +38,36 @@ ENVIRONMENT = {
 STAGE_SECONDS = 60.0
 """The time that unpacking and reporting may take, each."""
 
-SYSTEM_CALLS = {"x86_64": {"prctl": 157, "statfs": 137}, "aarch64": {"prctl": 167, "statfs": 43}}
-"""Numbers of the system calls that Perl has no function for, by the engine's name of the architecture."""
+NUMBERS = {
+    "x86_64": {"prctl": 157, "statfs": 137, "clock_gettime": 228, "setitimer": 38, "O_NOFOLLOW": 0o400000},
+    "aarch64": {"prctl": 167, "statfs": 43, "clock_gettime": 113, "setitimer": 103, "O_NOFOLLOW": 0o100000},
+}
+"""What Perl has no word for without its modules, by the engine's name of the architecture. The modules that have
+(Time::HiRes, Fcntl) take longer to load than the rest of the wrapper to run, and the first is not in perl-base."""
 
 WRAPPER = r"""
 use strict;
 $0 = 'patchyard';
-use Fcntl;
-use Time::HiRes qw(clock_gettime CLOCK_MONOTONIC setitimer ITIMER_REAL);
 
-my ($prctl, $statfs, $deadline, $stage, $report_cap, $workspace_cap, $reports, $variables) = splice @ARGV, 0, 8;
+my ($prctl, $statfs, $clock_gettime, $setitimer, $O_NOFOLLOW) = splice @ARGV, 0, 5;
+my ($deadline, $stage, $report_cap, $workspace_cap, $reports, $variables) = splice @ARGV, 0, 6;
 my @reports = splice @ARGV, 0, $reports;
 my %environment = splice @ARGV, 0, 2 * $variables;
 my @command = @ARGV;
-my ($EINTR, $WNOHANG, $PR_SET_DUMPABLE) = (4, 1, 4);
+my ($EINTR, $WNOHANG, $PR_SET_DUMPABLE, $CLOCK_MONOTONIC, $ITIMER_REAL, $O_NONBLOCK) = (4, 1, 4, 1, 0, 04000);
 
-sub clock { return clock_gettime(CLOCK_MONOTONIC) }
+sub clock {
+  my $now = "\0" x 16;
+  syscall($clock_gettime, $CLOCK_MONOTONIC, $now);
+  my ($seconds, $nanoseconds) = unpack 'q2', $now;
+  return $seconds + $nanoseconds / 1e9;
+}
+
+# SIGALRM after the first time, and then again and again after the second. A time of 0 would be no timer at all.
+sub timer {
+  my ($first, $then) = map { $_ < 0.001 ? 0.001 : $_ } @_;
+  syscall($setitimer, $ITIMER_REAL, pack('q4', map { int, int(1e6 * ($_ - int)) } $then, $first), 0);
+}
 
 syscall($prctl, $PR_SET_DUMPABLE, 0, 0, 0, 0);
 open(my $frames, '>&', \*STDERR) or exit 125;
@@ -84,14 +98,14 @@ sub reap {
   my ($wanted, $seconds) = @_;
   my $status;
   $end = clock() + $seconds;
-  setitimer(ITIMER_REAL, $seconds, 0.05);
+  timer($seconds, 0.05);
   eval {
     while ((my $pid = waitpid -1, 0) > 0) {
       if ($pid == $wanted) { $status = $?; last }
     }
   };
   $end = 0;
-  setitimer(ITIMER_REAL, 1, 1);
+  timer(1, 1);
   return $status;
 }
 
@@ -146,7 +160,7 @@ sub report_file {
   return ('missing', '') unless lstat $path;
   return ('not_a_file', '') unless -f _;
   return ('too_big', '') if -s _ > $report_cap;
-  sysopen my $file, $path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK or return ('not_a_file', '');
+  sysopen my $file, $path, $O_NOFOLLOW | $O_NONBLOCK or return ('not_a_file', '');
   my $bytes = '';
   while (length $bytes <= $report_cap) {
     my $n = sysread $file, $bytes, 65536, length $bytes;
@@ -223,13 +237,13 @@ if ($workspace_cap) {
 
 def argv(spec: SandboxSpec, architecture: str) -> list[str]:
     """The container's whole command line. Raises Unfit for an architecture whose system calls we do not know."""
-    calls = SYSTEM_CALLS.get(architecture)
-    if calls is None:
-        raise Unfit(f"no sandboxes on {architecture}", remedy=f"use an engine on {' or '.join(SYSTEM_CALLS)}")
+    numbers = NUMBERS.get(architecture)
+    if numbers is None:
+        raise Unfit(f"no sandboxes on {architecture}", remedy=f"use an engine on {' or '.join(NUMBERS)}")
     environment = [part for pair in ENVIRONMENT.items() for part in pair]
     return [
         INTERPRETER, "-e", WRAPPER,
-        str(calls["prctl"]), str(calls["statfs"]),
+        *map(str, numbers.values()),
         f"{spec.deadline_seconds:.3f}", f"{STAGE_SECONDS:.3f}",
         str(spec.report_bytes), str(spec.workspace_export_bytes if spec.export_workspace else 0),
         str(len(spec.reports)), str(len(ENVIRONMENT)),
