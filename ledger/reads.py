@@ -228,6 +228,12 @@ def find_job(db: Database, ref: str) -> JobRow:
     return JobRow.model_validate({key: rows[0][key] for key in JobRow.model_fields})
 
 
+def verdict_of(db: Database, job_id: int) -> dict[str, Any]:
+    """The latest verdict on a job; empty if it has none."""
+    rows = db.run("verdict_of", job=job_id)
+    return (rows[0]["verdict"] or {}) if rows else {}
+
+
 def list_jobs(
     db: Database, batch_id: int, *, states: Sequence[JobState] | None = None, after_id: int = 0, limit: int = 1000
 ) -> list[JobLine]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ledger.actions import action_id_of, intend
 from ledger.faults import crash_point
-from ledger.reads import find_job
+from ledger.reads import verdict_of
 from ledger.records.base import sha256_hex
 from ledger.records.step import Claim, Completion, Event, NewObject, NextStep
 from runners.ends import step_work
@@ -21,7 +21,7 @@ PUBLISH = "publish"
 @step_work
 def publish(claim: Claim, runner: Runner) -> Completion:
     """Keeps the patch of the verified head and ends the job as verified. Raises LeaseLost and Temporary errors."""
-    verdict = find_job(runner.db, str(claim.job_id)).verdict or {}
+    verdict = verdict_of(runner.db, claim.job_id)
     if not (verdict.get("ok") and verdict.get("on") == "head" and verdict.get("tree") == claim.head_tree):
         return _verify_again(claim, verdict.get("tree"))
     store = runner.workspace(claim)

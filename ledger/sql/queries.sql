@@ -179,3 +179,18 @@ SELECT a.action_id, a.tool, a.effect, a.state, a.arguments, a.before_tree, a.aft
        a.settled_at, a.step_id, b.name || '/' || j.key AS job
 FROM ledger.actions a JOIN ledger.jobs j ON j.id = a.job_id JOIN ledger.batches b ON b.id = j.batch_id
 WHERE a.action_id LIKE %(prefix)s || '%%' LIMIT 2
+
+-- name: lock_logins
+SELECT pg_advisory_xact_lock(4711, 2)
+
+-- name: login_named
+SELECT rolname FROM pg_roles WHERE rolname = %(login)s
+
+-- name: create_login
+CREATE ROLE {login} LOGIN PASSWORD {password}
+
+-- name: change_login
+ALTER ROLE {login} LOGIN PASSWORD {password}
+
+-- name: grant_role
+GRANT {role} TO {login}

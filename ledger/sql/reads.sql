@@ -42,6 +42,9 @@ JOIN ledger.agents a ON a.job_id = j.id AND a.parent_id IS NULL
 WHERE j.id = %(id)s OR (b.name = %(batch)s AND j.key = %(key)s) OR (b.id = %(batch_id)s AND j.key = %(key)s)
 ORDER BY b.name = %(batch)s DESC LIMIT 1
 
+-- name: verdict_of
+SELECT verdict FROM ledger.jobs WHERE id = %(job)s
+
 -- name: list_jobs
 SELECT j.id, j.key, j.batch_id, j.state, j.reason, j.submitted_at, j.started_at, j.finished_at, j.deadline_at,
        j.files_changed, c.spent, c.granted

@@ -6,6 +6,7 @@ it is free, so that URLs written down yesterday work today.
 
 from __future__ import annotations
 
+import hmac
 import json
 import secrets
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ledger.errors import BadInput, Unfit
+from ledger.logins import ServiceKind, ensure_login, login_url
 from patchyard.local import postgres, valkey
 from patchyard.local.account import Account, server_account
 from patchyard.local.home import Home, server_folder
@@ -26,6 +28,7 @@ from patchyard.local.valkey import ValkeyServer
 POSTGRES = "postgres"
 VALKEY = "valkey"
 SERVER_STAGE = 0
+SERVICE_KINDS: tuple[ServiceKind, ...] = ("scheduler", "decide", "sandbox", "publish")
 _START_ATTEMPTS = 3
 
 
@@ -88,6 +91,23 @@ def read_state(home: Home) -> ServerState | None:
 def database_url(state: ServerState) -> str:
     """The URL of the embedded database."""
     return postgres.database_url(state.postgres_password, state.postgres_port)
+
+
+def service_urls(state: ServerState) -> dict[str, str]:
+    """The database URL of each kind of service: a login of its own, with the rights of its kind and no more."""
+    url = database_url(state)
+    return {kind: login_url(url, kind, _password_of(state, kind)) for kind in SERVICE_KINDS}
+
+
+def make_logins(state: ServerState) -> None:
+    """Makes the logins of service_urls in a migrated database. LedgerUnavailable."""
+    for kind in SERVICE_KINDS:
+        ensure_login(database_url(state), kind, _password_of(state, kind))
+
+
+def _password_of(state: ServerState, kind: str) -> str:
+    """Made from the owner's password, which nobody can find out from it."""
+    return hmac.new(state.postgres_password.encode(), kind.encode(), "sha256").hexdigest()
 
 
 def broker_url(state: ServerState) -> str:

@@ -58,10 +58,23 @@ def service_names() -> tuple[str, ...]:
     return (*(worker_name(queue) for queue in QUEUES), SCHEDULER)
 
 
-def services(home: Home, settings: Settings, environ: Mapping[str, str] = os.environ) -> tuple[Service, ...]:
-    """One worker a queue, and the scheduler. `settings` are those of the running stack: its URLs, its engine."""
-    workers = [_service(home, settings, environ, queue, "worker", "--queues", queue) for queue in QUEUES]
-    return (*workers, _service(home, settings, environ, SCHEDULER, "scheduler"))
+def services(
+    home: Home,
+    settings: Settings,
+    environ: Mapping[str, str] = os.environ,
+    database_urls: Mapping[str, str] | None = None,
+) -> tuple[Service, ...]:
+    """One worker a queue, and the scheduler. `settings` are those of the running stack: its URLs, its engine.
+
+    `database_urls` has, by queue or `scheduler`, the URLs of logins with the rights of that kind of service only.
+    """
+
+    def of_kind(kind: str) -> Settings:
+        url = (database_urls or {}).get(kind, settings.database_url)
+        return settings.model_copy(update={"database_url": url})
+
+    workers = [_service(home, of_kind(queue), environ, queue, "worker", "--queues", queue) for queue in QUEUES]
+    return (*workers, _service(home, of_kind(SCHEDULER), environ, SCHEDULER, "scheduler"))
 
 
 def _service(home: Home, settings: Settings, environ: Mapping[str, str], key: str, *arguments: str) -> Service:

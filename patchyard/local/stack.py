@@ -22,6 +22,7 @@ from patchyard.local.services import service_names, services, worker_name
 from patchyard.settings import Settings
 
 Say = Callable[[str], None]
+_REACHED_BY = ("PATCHYARD_DATABASE_URL", "PATCHYARD_BROKER_URL", "PATCHYARD_DOCKER_HOST")
 
 
 @dataclass(frozen=True)
@@ -105,15 +106,20 @@ def _already_up(home: Home, settings: Settings) -> RunningStack | None:
     running = _where(settings, state, settings.docker_host or docker_host)
     if running is None:
         return None
-    for name in service_names():
-        expected = settings_of(settings, running).environment("database_url", "broker_url", "docker_host")
-        known = planned[name].environment
+    for service in services(home, settings_of(settings, running), database_urls=_own_urls(settings, state)):
+        expected = {name: service.environment.get(name) for name in _REACHED_BY}
+        known = planned[service.name].environment
         if any(known.get(key, value) != value for key, value in expected.items()):
             return None
     pids = [status.services[name].pid if name in status.services else None for name in planned]
     if not all(pid is not None and is_alive(pid) for pid in pids) or not embedded.all_answer(state, planned):
         return None
     return running if ENGINE not in planned or answers(running.docker_host or "") else None
+
+
+def _own_urls(settings: Settings, state: embedded.ServerState | None) -> dict[str, str] | None:
+    """What each kind of service logs in with where the database is ours. With a user's own, that is the user's say."""
+    return embedded.service_urls(state) if settings.database_url is None and state is not None else None
 
 
 def _where(settings: Settings, state: embedded.ServerState | None, docker_host: str | None) -> RunningStack | None:
@@ -162,11 +168,18 @@ def _bring_up(home: Home, settings: Settings, say: Say) -> RunningStack:
     servers = embedded.start_servers(prepare, launch, lambda name: is_trying(home, name))
     running = _where(settings, embedded.read_state(home), engine.host)
     assert running is not None  # noqa: S101 - the servers that were not given were just prepared
-    if settings.database_url is None:
+    state = embedded.read_state(home)
+    if settings.database_url is None and state is not None:
         require_ledger(running.database_url)
+        embedded.make_logins(state)
     wait_for_engine(home, engine, lambda: is_trying(home, ENGINE))
     of_servers = servers.services() if servers else ()
-    follow(home, of_servers + of_engine + services(home, settings_of(settings, running)))
+    follow(
+        home,
+        of_servers
+        + of_engine
+        + services(home, settings_of(settings, running), database_urls=_own_urls(settings, state)),
+    )
     return running
 
 
