@@ -10,12 +10,13 @@ from pathlib import Path
 from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Registry, SandboxBroken
 from runners.sandbox.oci import removal
 from runners.sandbox.oci.bundle import Ground
-from runners.sandbox.oci.cgroups import counts_swap, hybrid_mount, read_cgroups
+from runners.sandbox.oci.cgroups import counts_swap, needed_hierarchies, read_cgroups
 from runners.sandbox.oci.images import Images
 from runners.sandbox.oci.launcher import Launcher
 from runners.sandbox.oci.places import Labels, Places, check_owner
 from runners.sandbox.oci.run import Host, Run
 from runners.sandbox.oci.runtime import find_runtime
+from runners.sandbox.oci.selftest import SelfTest, self_test
 from runners.sandbox.spec import EngineFacts, SandboxResult, SandboxSpec
 
 
@@ -43,13 +44,12 @@ class OciBackend:
         self._owner = check_owner(owner)
         self._cgroups = read_cgroups(self._places.cgroup)
         found = find_runtime(runtime)
-        hidden = hybrid_mount()
         self._limits_swap = counts_swap()
         self._host = Host(
             places=self._places,
             cgroups=self._cgroups,
             runtime=found,
-            launcher=Launcher(self._places.images, [hidden] if hidden else []),
+            launcher=Launcher(self._places.images, self._places.scratch, needed_hierarchies(), found.sealable),
             registry=registry,
             owner=self._owner,
             grace_seconds=grace_seconds,
@@ -108,6 +108,10 @@ class OciBackend:
             gone=remains.gone,
             seen=remains.plain(),
         )
+
+    def self_test(self) -> SelfTest:
+        """Run one sandbox that needs no image, and look at it. Raises Unfit with what is wrong here."""
+        return self_test(self._host, limits_swap=self._limits_swap)
 
     def facts(self) -> EngineFacts:
         """See `Backend.facts`."""

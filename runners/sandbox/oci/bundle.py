@@ -35,11 +35,13 @@ _ARGUMENTS, _CGROUP = "@arguments@", "@cgroup@"
 
 @dataclass(frozen=True)
 class Ground:
-    """What a sandbox stands on: its root file system, and the machine's facts that its bounds depend on."""
+    """What a sandbox stands on: its root file system, and the machine's facts that its bounds depend on. `binds` are
+    folders of this machine to be seen in it, read-only: none in a sandbox that runs others' code."""
 
     root: str
     architecture: str
     limits_swap: bool
+    binds: tuple[str, ...] = ()
 
 
 def config(ground: Ground, limits: Limits, arguments: list[str], cgroup: str) -> str:
@@ -56,7 +58,7 @@ def _template(ground: Ground, limits: Limits) -> str:
             "process": _process(limits),
             "root": {"path": ground.root, "readonly": True},
             "hostname": HOSTNAME,
-            "mounts": list(_mounts(limits)),
+            "mounts": [*_mounts(limits), *map(_bind, ground.binds)],
             "linux": {
                 "namespaces": [{"type": kind} for kind in NAMESPACES],
                 "cgroupsPath": _CGROUP,
@@ -104,6 +106,10 @@ def _mounts(limits: Limits) -> Iterable[dict[str, Any]]:
 
 def _mount(path: str, kind: str, options: list[str]) -> dict[str, Any]:
     return {"destination": path, "type": kind, "source": kind, "options": options}
+
+
+def _bind(folder: str) -> dict[str, Any]:
+    return {"destination": folder, "type": "bind", "source": folder, "options": ["bind", "ro", "nosuid", "nodev"]}
 
 
 def _resources(limits: Limits, *, limits_swap: bool) -> dict[str, Any]:

@@ -42,13 +42,14 @@ class Cgroups:
 
     def facts(self, name: str) -> dict[str, str]:
         """What the kernel counted, one line each, by the names that the first process inside would give them."""
-        facts = {}
-        for fact in _V2_FACTS if self.version == 2 else _V1_FACTS:
-            controller, _, file = fact.rpartition("/")
-            with suppress(OSError):
-                text = (ROOT / controller / self.parent / name / file).read_text()
-                facts[f"cgroup:{fact}"] = " ".join(text.split())
-        return facts
+        files = _V2_FACTS if self.version == 2 else _V1_FACTS
+        return {f"cgroup:{file}": text for file in files if (text := self._read(name, file))}
+
+    def bounds(self, name: str) -> tuple[str, str]:
+        """The limits of memory and of processes as the kernel has them; empty where there are none to read."""
+        files = ("memory.max", "pids.max") if self.version == 2 else ("memory/memory.limit_in_bytes", "pids/pids.max")
+        memory, pids = (self._read(name, file) for file in files)
+        return memory, pids
 
     def processes(self, name: str) -> set[int]:
         """The processes in the cgroup `name` or in one below it, zombies not counted."""
@@ -83,11 +84,23 @@ class Cgroups:
             time.sleep(0.005)
         return True
 
+    def names(self) -> set[str]:
+        """Of the sandboxes that have a cgroup."""
+        parents = [root / self.parent for root in self.hierarchies]
+        return {inner.name for parent in parents if parent.is_dir() for inner in parent.iterdir() if inner.is_dir()}
+
     def remove_parent(self) -> None:
-        """Remove the cgroup of all sandboxes, if it is empty and nobody makes use of it."""
+        """Remove the cgroup of all sandboxes, if it is empty. Nobody may be starting one."""
         for root in self.hierarchies:
             with suppress(OSError):
                 (root / self.parent).rmdir()
+
+    def _read(self, name: str, file: str) -> str:
+        controller, _, last = file.rpartition("/")
+        try:
+            return " ".join((ROOT / controller / self.parent / name / last).read_text().split())
+        except OSError:
+            return ""
 
     def _is_in(self, pid: int, name: str) -> bool:
         path = self.path(name)
@@ -114,13 +127,22 @@ def read_cgroups(parent: str) -> Cgroups:
     """Those of this host, as they are mounted below /sys/fs/cgroup."""
     if (ROOT / "cgroup.controllers").exists():
         return Cgroups(2, (ROOT,), parent)
-    return Cgroups(1, tuple(dict.fromkeys(_mounted())), parent)
+    return Cgroups(1, tuple(dict.fromkeys(point for point, _ in _mounted())), parent)
 
 
-def hybrid_mount() -> Path | None:
-    """Where a host of version 1 has version 2 mounted too, which some runtimes refuse to see."""
-    unified = ROOT / "unified"
-    return unified if (unified / "cgroup.procs").exists() else None
+def needed_hierarchies() -> dict[Path, list[str]]:
+    """Where version 1 has a hierarchy for each controller: those that bound a sandbox, with the names of their folders.
+
+    A runtime makes a cgroup in all that it sees, which is most of the time that it takes. And crun refuses to work
+    where it sees version 2 beside them. None on a host of version 2, which has but one.
+    """
+    if (ROOT / "cgroup.controllers").exists():
+        return {}
+    needed = {}
+    for point, controllers in _mounted():
+        if controllers & {"memory", "pids", "cpu", "devices"}:
+            needed[point] = list(dict.fromkeys((point.name, *point.name.split(","))))
+    return needed
 
 
 def counts_swap() -> bool:
@@ -130,13 +152,14 @@ def counts_swap() -> bool:
     return (ROOT / "memory" / "memory.memsw.limit_in_bytes").exists()
 
 
-def _mounted() -> Iterator[Path]:
+def _mounted() -> Iterator[tuple[Path, set[str]]]:
+    """Each hierarchy's mount point, and the controllers that are in it."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             fields, _, tail = line.partition(" - ")
             point = fields.split()[4]
             if tail.startswith(("cgroup ", "cgroup2 ")) and point.startswith(f"{ROOT}/"):
-                yield Path(point)
+                yield Path(point), set(tail.split()[-1].split(","))
 
 
 def _tree(folder: Path) -> Iterator[Path]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,10 +86,22 @@ class Channel:
 
 
 class Launcher:
-    """Starts runtimes in a process that sees `images` read-only and none of the mounts `hidden`."""
+    """Starts runtimes in a process that sees `images` read-only, and of this machine's cgroup `hierarchies` (names by
+    path) only these; without any, all. The programs `seal` are executed from a copy that nobody can change.
 
-    def __init__(self, images: Path, hidden: Sequence[Path]) -> None:
-        self._arguments = [str(images), *map(str, hidden)]
+    `scratch` is an empty folder, for that process to mount something on.
+    """
+
+    def __init__(
+        self, images: Path, scratch: Path, hierarchies: Mapping[Path, Sequence[str]], seal: Sequence[str]
+    ) -> None:
+        asked = {
+            "images": str(images),
+            "scratch": str(scratch),
+            "hierarchies": {str(path): list(names) for path, names in hierarchies.items()},
+            "seal": list(seal),
+        }
+        self._asked = json.dumps(asked)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -138,7 +150,7 @@ class Launcher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", launcher_process.__file__, str(theirs.fileno()), *self._arguments],
+                [sys.executable, "-I", "-S", launcher_process.__file__, str(theirs.fileno()), self._asked],
                 env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
                 cwd="/",
                 stdin=subprocess.DEVNULL,

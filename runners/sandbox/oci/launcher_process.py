@@ -2,9 +2,10 @@
 
 Why a process of its own: a runtime leaves the container's first process to whoever adopts orphans, and only a parent
 learns how a process ended, or can kill it without fear that its number is another's by now. It is small, so starting
-programs from it is cheap. It has its own view of the mounts, made once: what some runtimes refuse to see is taken
-away, and the images are read-only, for the runtimes too. And it outlives the worker by a moment: a worker that is
-killed takes its sandboxes along, since each has a channel to it whose end is heard here.
+programs from it is cheap. It has its own view of the mounts, made once: the images are read-only, for the runtimes
+too, and of many cgroup hierarchies only those are there that bound a sandbox, since each costs time with every one. And
+it outlives the worker by a moment: a worker that is killed takes its sandboxes along, since each has a channel to it
+whose end is heard here.
 
 Only the standard library is imported, so that it starts in a moment and depends on nothing.
 """
@@ -12,9 +13,11 @@ Only the standard library is imported, so that it starts in a moment and depends
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,8 +27,12 @@ from dataclasses import dataclass, field
 
 CLONE_NEWNS = 0x20000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT = 1, 2, 4, 32
-MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
+MS_BIND, MS_MOVE, MS_REC, MS_SLAVE = 4096, 8192, 16384, 1 << 19
+MNT_DETACH = 2
 PR_SET_CHILD_SUBREAPER = 36
+MFD_EXEC = 0x10
+SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+CGROUPS = b"/sys/fs/cgroup"
 
 MESSAGE_BYTES = 1 << 16
 START_SECONDS = 60.0
@@ -48,8 +55,9 @@ class Sandbox:
 class Launcher:
     """Serves the worker at the other end of `control` until that is closed and no sandbox is left."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
+    def __init__(self, control: socket.socket, programs: dict[str, str]) -> None:
+        """`programs` says for some what to execute in their place."""
+        self._control, self._programs = control, programs
         self._by_pid: dict[int, Sandbox] = {}
         self._strays: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
@@ -88,7 +96,7 @@ class Launcher:
         asked = json.loads(message)
         channel = socket.socket(fileno=descriptors[3])
         try:
-            runtime = _start(asked["argv"], descriptors[:3])
+            runtime = _start(asked["argv"], self._programs.get(asked["argv"][0]), descriptors[:3])
         except OSError as refused:
             _say(channel, failed=f"{asked['argv'][0]}: {refused.strerror}")
             channel.close()
@@ -159,7 +167,7 @@ class Launcher:
                 os.kill(sandbox.runtime, signal.SIGKILL)
 
 
-def _start(argv: list[str], streams: list[int]) -> int:
+def _start(argv: list[str], executable: str | None, streams: list[int]) -> int:
     """Start a program with these standard streams; its process id. `_bury` waits for it.
 
     Not by posix_spawn, which Popen would take if it had no descriptors to close: glibc's leaves two signals ignored,
@@ -167,6 +175,7 @@ def _start(argv: list[str], streams: list[int]) -> int:
     """
     process = subprocess.Popen(
         argv,
+        executable=executable,
         env={"PATH": os.environ.get("PATH", os.defpath)},
         stdin=streams[0],
         stdout=streams[1],
@@ -184,23 +193,56 @@ def _say(channel: socket.socket, **what: int | str) -> None:
         return  # nobody is there to hear it
 
 
-def own_view(images: str, hidden: list[str]) -> None:
-    """A mount namespace of our own: the images read-only, `hidden` mounts gone. Others' unmounting still gets here."""
-    libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.CDLL(None, use_errno=True)
 
-    def call(name: str, *arguments: object) -> None:
-        if getattr(libc, name)(*arguments) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), name)
 
-    call("unshare", CLONE_NEWNS)
-    call("mount", None, b"/", None, MS_REC | MS_SLAVE, None)
-    for path in hidden:
-        call("umount2", os.fsencode(path), 0)
+def _call(name: str, *arguments: object) -> None:
+    if getattr(_libc, name)(*arguments) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), name)
+
+
+def own_view(images: str, scratch: str, hierarchies: dict[str, list[str]]) -> None:
+    """A mount namespace of our own: the images read-only, and of the cgroup hierarchies only those that are named, each
+    under its names; with none named, all are left as they are. What others unmount still goes from here."""
+    _call("unshare", CLONE_NEWNS)
+    _call("mount", None, b"/", None, MS_REC | MS_SLAVE, None)
     folder = os.fsencode(images)
-    call("mount", folder, folder, None, MS_BIND, None)
-    call("mount", None, folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, None)
-    call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _call("mount", folder, folder, None, MS_BIND, None)
+    _call("mount", None, folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, None)
+    if not hierarchies:
+        return
+    view = os.fsencode(scratch)
+    _call("mount", b"cgroups", view, b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=755,size=64k")
+    for path, (name, *others) in hierarchies.items():
+        os.mkdir(os.path.join(scratch, name))
+        _call("mount", os.fsencode(path), os.path.join(view, os.fsencode(name)), None, MS_BIND, None)
+        for other in others:
+            os.symlink(name, os.path.join(scratch, other))
+    _call("umount2", CGROUPS, MNT_DETACH)
+    _call("mount", view, CGROUPS, None, MS_MOVE, None)
+
+
+def sealed_copy(program: str) -> str | None:
+    """A path to a copy of `program` in memory that nobody can change; None where the kernel does not let us have one.
+
+    crun and runc make such a copy of themselves at each start and execute it, since a container that got hold of the
+    program's file could overwrite it (CVE-2019-5736). They see that they are one already, and go on at once.
+    """
+    for flags in (MFD_EXEC, 0):
+        try:
+            descriptor = os.memfd_create(program, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
+        except OSError:
+            continue
+        if os.fstat(descriptor).st_mode & 0o111:
+            break
+        os.close(descriptor)
+    else:
+        return None
+    with open(program, "rb") as original, open(descriptor, "wb", closefd=False) as copy:
+        shutil.copyfileobj(original, copy)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+    return f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
 def take_no_signals() -> None:
@@ -217,16 +259,19 @@ def take_no_signals() -> None:
 
 
 def main() -> None:
-    """The process: descriptor of the control connection, folder of the images, mounts to hide."""
+    """The process: descriptor of the control connection, and what `Launcher` on the other side says of this machine."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
+    asked = json.loads(sys.argv[2])
     take_no_signals()
     try:
-        own_view(sys.argv[2], sys.argv[3:])
+        _call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        own_view(asked["images"], asked["scratch"], asked["hierarchies"])
+        copies = {program: sealed_copy(program) for program in asked["seal"]}
     except OSError as refused:
         control.send(json.dumps({"unfit": f"{refused.filename}: {refused.strerror}"}).encode())
         return
-    Launcher(control).serve()
+    Launcher(control, {program: copy for program, copy in copies.items() if copy}).serve()
 
 
 if __name__ == "__main__":

@@ -86,6 +86,11 @@ class Places:
         return self.folder / "state"
 
     @property
+    def scratch(self) -> Path:
+        """An empty folder, for the process that starts runtimes to mount something on that only it sees."""
+        return self.folder / "scratch"
+
+    @property
     def cgroup(self) -> str:
         """The name of the cgroup that holds every sandbox's."""
         return f"patchyard-oci-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:10]}"
@@ -98,7 +103,7 @@ class Places:
         """Make the folders. Raises BadInput when that cannot be done here."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for folder in (self.images, self.sandboxes, self.states):
+            for folder in (self.images, self.sandboxes, self.states, self.scratch):
                 folder.mkdir(mode=0o700, exist_ok=True)
             owner = self.folder.stat()
         except OSError as refused:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from ledger.records.base import Record
-from runners.sandbox.oci.cgroups import Cgroups
+from runners.sandbox.oci.cgroups import Cgroups, read_cgroups
 from runners.sandbox.oci.places import Labels, Places
 
 GONE_SECONDS = 20.0
@@ -74,6 +74,25 @@ def stop_runtimes(places: Places, labels: Labels) -> int:
             finally:
                 os.close(descriptor)
     return killed
+
+
+def remove_all(home: Path) -> list[str]:
+    """Kill and remove every sandbox in PATCHYARD_HOME, whosever it is, when no worker is at work any more.
+
+    The names of those that are still there come back: empty is the proof that nothing is left.
+    """
+    places = Places.of(home)
+    if not places.folder.is_dir():
+        return []
+    cgroups = read_cgroups(places.cgroup)
+    left = []
+    for labels in places.all():
+        stop_runtimes(places, labels)
+        if not remove(places, cgroups, labels).gone:
+            left.append(labels.name)
+    left += [name for name in cgroups.names() if not cgroups.remove(name, GONE_SECONDS)]
+    cgroups.remove_parent()
+    return left
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -106,7 +106,7 @@ class Run:
             channel.wait_started(START_SECONDS)
         except StartFailed as failed:
             removal.stop_runtimes(self._host.places, labels)
-            said = _complaint(self._host.places.sandbox(labels), pipes.errors)
+            said = complaint(self._host.places.sandbox(labels), pipes.errors)
             raise StartFailed(f"{failed.message}: {said}") from failed
         self._stop_watch("start_ms")
 
@@ -141,8 +141,8 @@ def _make(folder: Path) -> None:
         raise EngineUnavailable(f"{folder}: {refused.strerror}") from refused
 
 
-def _complaint(folder: Path, errors: int) -> str:
-    """What the runtime said, in its log or on the stream that would have been the report's."""
+def complaint(folder: Path, errors: int) -> str:
+    """What a runtime said that failed, in its log or on the stream that would have been the report's."""
     try:
         logged = (folder / "log").read_bytes()
     except OSError:

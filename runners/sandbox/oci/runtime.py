@@ -32,6 +32,11 @@ class Runtime(Record):
     version: str
     options: tuple[str, ...] = ()
 
+    @property
+    def sealable(self) -> tuple[str, ...]:
+        """The programs that had better be started from a sealed copy. runc makes do without copying itself."""
+        return (self.path,) if self.name.startswith("crun") else ()
+
     def start(self, states: Path, bundle: Path, name: str) -> list[str]:
         """The command that starts the container `name` and ends as soon as it runs."""
         return [
