@@ -92,6 +92,12 @@ class Database:
             return run(connection, name, **arguments)
 
 
+def check(url: str) -> None:
+    """Returns when the database takes a connection. LedgerUnavailable, with the server's reason; BadInput for the URL."""
+    with translated_errors():
+        psycopg.connect(url, connect_timeout=CONNECT_SECONDS).close()
+
+
 def run(connection: Connection, name: str, /, **arguments: Any) -> list[DictRow]:
     """Runs one named statement on an open transaction and returns its rows."""
     cursor = connection.execute(statement(name), arguments)
@@ -109,6 +115,13 @@ def translated_errors() -> Iterator[None]:
         raise BadInput(error.diag.message_detail or str(error)) from error
     except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
         raise LedgerUnavailable(f"the database asks to try again: {error.diag.message_primary}") from error
+    except psycopg.ProgrammingError as error:
+        if error.sqlstate is None:  # libpq did not understand the URL
+            raise BadInput(str(error).splitlines()[0], where="the database's URL") from error
+        own = _own_error(error)
+        if own is None:
+            raise
+        raise own from error
     except psycopg.OperationalError as error:
         raise LedgerUnavailable(f"the database does not answer: {str(error).splitlines()[0]}") from error
     except psycopg.Error as error:

@@ -6,7 +6,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from ledger.connect import Database
+from ledger.connect import check
 from ledger.errors import LedgerUnavailable, Unfit
 from ledger.migrate import migrate
 from patchyard.settings import masked_url
@@ -17,8 +17,7 @@ _TIMEOUT_SECONDS = 5.0
 def require_database(url: str) -> None:
     """Returns when the database takes a connection, else raises `Unfit`. Nothing is changed in it."""
     try:
-        with Database(url, pool_max=1) as database, database.transaction():
-            return
+        check(url)
     except LedgerUnavailable as error:
         raise _no_database(url, error) from None
 

@@ -9,15 +9,17 @@ import psycopg
 import pytest
 
 from ledger.batches import Submitted, submit_batch
-from ledger.connect import Database
+from ledger.connect import Database, check
 from ledger.dispatch import OpenBatch, active_jobs, admit_jobs, fair_shares, ready_offers
-from ledger.errors import BadInput
+from ledger.errors import BadInput, LedgerUnavailable
+from ledger.logins import ensure_login, login_url
 from ledger.migrate import migrate
 from ledger.objects import ObjectMissing, get_object, put_object
 from ledger.reads import batch_progress, find_batch, find_job, iter_results, list_batches, list_jobs
 from ledger.records.base import sha256_hex
 from ledger.records.job import Acceptance, BatchSpec, JobSpec
 from ledger.records.step import NewObject
+from tests.fixtures.database import database_url
 from tests.ledger.conftest import job_spec
 
 BATCH = BatchSpec(name="fixes")
@@ -134,3 +136,22 @@ def test_migrating_twice_and_at_once_changes_nothing(ledger_url: str, database: 
     for thread in threads:
         thread.join()
     assert find_batch(database, "fixes").jobs == 1
+
+
+def test_a_database_that_is_not_there_says_why(postgres_url: str) -> None:
+    with pytest.raises(LedgerUnavailable, match="Connection refused"):
+        check("postgresql://x:y@127.0.0.1:1/z")
+    with pytest.raises(LedgerUnavailable, match="does not exist"):
+        check(database_url(postgres_url, "nowhere"))
+    for url in ("postgresql:///x?foo=bar", "nonsense"):
+        with pytest.raises(BadInput, match="the database's URL"):
+            migrate(url)
+    check(postgres_url)
+
+
+def test_each_kind_of_service_gets_a_login(postgres_url: str, ledger_url: str) -> None:
+    url = ensure_login(ledger_url, "exporter", "a b:c/d@e")
+    assert ensure_login(ledger_url, "exporter", "a b:c/d@e") == url == login_url(ledger_url, "exporter", "a b:c/d@e")
+    check(url)
+    with pytest.raises(LedgerUnavailable, match="password authentication failed"):
+        check(login_url(ledger_url, "exporter", "wrong"))
