@@ -69,6 +69,29 @@ class Evidence(Record):
     seen: dict[str, Any] = {}
 
 
+class Recorded(Record):
+    """One point of what a backend has on record of a sandbox, in plain JSON, beside what was asked for."""
+
+    name: str
+    asked: Any
+    has: Any
+
+
+RECORDED = (
+    "image", "command", "user", "root", "network", "capabilities", "privileges", "seccomp", "memory", "processors",
+    "processes", "per_process", "file_systems", "host_paths", "devices", "environment", "namespaces", "runtime",
+)  # fmt: skip
+"""The points that no backend may leave out. Of what was not asked for, the record has to have nothing."""
+
+
+class Inspection(Record):
+    """A running sandbox from outside. `pid` is its first process, where that is one of this machine's and seen as such
+    by its kernel; a runtime that puts a kernel of its own in between has none."""
+
+    pid: int | None
+    points: tuple[Recorded, ...]
+
+
 class Backend(Protocol):
     """A way to run sandboxes. One object serves many threads at once."""
 
@@ -93,6 +116,10 @@ class Backend(Protocol):
 
     def destroy(self, found: FoundSandbox) -> Evidence:
         """Kill and remove one, and look whether it is gone."""
+        ...
+
+    def inspect(self, spec: SandboxSpec, found: FoundSandbox) -> Inspection:
+        """What the backend's own record says of a running sandbox, which should be one of `spec`, point by point."""
         ...
 
     def facts(self) -> EngineFacts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from docker import APIClient
 from docker.errors import ImageNotFound, NotFound
 
 from images.oci_layout import LOCALHOST_LABEL, LOCALHOST_RESOLVED, engine_archive, read_layout
-from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Registry
+from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Inspection, Registry
 from runners.sandbox.docker.connection import Connections
 from runners.sandbox.docker.create import (
     LABEL_FENCE,
@@ -23,9 +24,12 @@ from runners.sandbox.docker.create import (
     LocalImage,
     container,
 )
+from runners.sandbox.docker.inspect import TRANSPARENT, points
 from runners.sandbox.docker.removal import is_gone, remove
 from runners.sandbox.docker.run import Run
 from runners.sandbox.spec import EngineFacts, SandboxResult, SandboxSpec
+
+FACTS_SECONDS = 60.0
 
 
 class DockerBackend:
@@ -49,6 +53,7 @@ class DockerBackend:
         self._owner = owner
         self._registry, self._runtime, self._grace_seconds = registry, runtime, grace_seconds
         self._facts: EngineFacts | None = None
+        self._facts_until = 0.0
         self._images: dict[str, LocalImage] = {}
 
     def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
@@ -98,10 +103,20 @@ class DockerBackend:
             seen=seen,
         )
 
+    def inspect(self, spec: SandboxSpec, found: FoundSandbox) -> Inspection:
+        """See `Backend.inspect`."""
+        asked = container(spec, self._owner, self._image(spec), self.facts(), self._runtime)
+        with self._connections.client() as client:
+            record = client.inspect_container(found.key)
+        pid = int(record["State"]["Pid"])
+        ours = self._is_local() and self.facts().runtime in TRANSPARENT and _is_of(pid, found.key)
+        return Inspection(pid=pid if ours else None, points=tuple(points(asked, record, self.facts().runtime)))
+
     def facts(self) -> EngineFacts:
-        """See `Backend.facts`; asked once."""
-        if self._facts is None:
+        """See `Backend.facts`; asked again now and then, since an engine may be replaced while we run."""
+        if self._facts is None or time.monotonic() > self._facts_until:
             self._facts = self._connections.facts(self._runtime)
+            self._facts_until = time.monotonic() + FACTS_SECONDS
         return self._facts
 
     def close(self) -> None:

@@ -7,11 +7,13 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Registry, SandboxBroken
+from runners.sandbox import wrapper
+from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Inspection, Registry, SandboxBroken
 from runners.sandbox.oci import removal
-from runners.sandbox.oci.bundle import Ground
-from runners.sandbox.oci.cgroups import counts_swap, needed_hierarchies, read_cgroups
+from runners.sandbox.oci.bundle import Ground, config
+from runners.sandbox.oci.cgroups import counts_swap, needed_hierarchies, other_hierarchies, read_cgroups
 from runners.sandbox.oci.images import Images
+from runners.sandbox.oci.inspect import points
 from runners.sandbox.oci.launcher import Launcher
 from runners.sandbox.oci.places import Labels, Places, check_owner
 from runners.sandbox.oci.run import Host, Run
@@ -44,7 +46,7 @@ class OciBackend:
         self._owner = check_owner(owner)
         self._cgroups = read_cgroups(self._places.cgroup)
         found = find_runtime(runtime)
-        self._limits_swap = counts_swap()
+        self._limits_swap, self._other_cgroups = counts_swap(), other_hierarchies()
         self._host = Host(
             places=self._places,
             cgroups=self._cgroups,
@@ -109,6 +111,25 @@ class OciBackend:
             seen=remains.plain(),
         )
 
+    def inspect(self, spec: SandboxSpec, found: FoundSandbox) -> Inspection:
+        """See `Backend.inspect`."""
+        labels = Labels.read(found.key)
+        if labels is None:
+            raise SandboxBroken(f"{found.key!r} is no sandbox of this backend")
+        folder, ground = self._places.sandbox(labels), self._ground(spec)
+        asked = config(ground, spec.limits, wrapper.argv(spec, ground.architecture), self._cgroups.path(labels.name))
+        try:
+            seen = points(
+                asked,
+                (folder / "config.json").read_text(),
+                runtime=self._host.runtime.name,
+                bounds=self._cgroups.bounds(labels.name),
+            )
+            pid = int((folder / "pid").read_text())
+            return Inspection(pid=pid if self._host.runtime.is_transparent else None, points=tuple(seen))
+        except (OSError, ValueError, KeyError) as broken:
+            raise SandboxBroken(f"there is no record of {found.name}: {broken}") from broken
+
     def self_test(self) -> SelfTest:
         """Run one sandbox that needs no image, and look at it. Raises Unfit with what is wrong here."""
         return self_test(self._host, limits_swap=self._limits_swap)
@@ -134,4 +155,5 @@ class OciBackend:
             raise ImageUnavailable(f"there is something else under {spec.image}")
         if image.lacks:
             raise ImageUnavailable(f"the image cannot serve as a sandbox, it needs {', '.join(image.lacks)}")
-        return Ground(str(self._images.root(image)), self._host.facts.architecture, self._limits_swap)
+        root, architecture = str(self._images.root(image)), self._host.facts.architecture
+        return Ground(root, architecture, self._limits_swap, self._other_cgroups)

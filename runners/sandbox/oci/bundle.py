@@ -35,12 +35,14 @@ _ARGUMENTS, _CGROUP = "@arguments@", "@cgroup@"
 
 @dataclass(frozen=True)
 class Ground:
-    """What a sandbox stands on: its root file system, and the machine's facts that its bounds depend on. `binds` are
-    folders of this machine to be seen in it, read-only: none in a sandbox that runs others' code."""
+    """What a sandbox stands on: its root file system, and the machine's facts that its bounds depend on.
+    `other_cgroups` are hierarchies to be hidden from it, None on a host of version 2. `binds` are folders of this
+    machine to be seen in it, read-only: none in a sandbox that runs others' code."""
 
     root: str
     architecture: str
     limits_swap: bool
+    other_cgroups: tuple[str, ...] | None
     binds: tuple[str, ...] = ()
 
 
@@ -58,14 +60,14 @@ def _template(ground: Ground, limits: Limits) -> str:
             "process": _process(limits),
             "root": {"path": ground.root, "readonly": True},
             "hostname": HOSTNAME,
-            "mounts": [*_mounts(limits), *map(_bind, ground.binds)],
+            "mounts": [*_mounts(limits), *_sealed_cgroups(ground), *map(_bind, ground.binds)],
             "linux": {
                 "namespaces": [{"type": kind} for kind in NAMESPACES],
                 "cgroupsPath": _CGROUP,
                 "resources": _resources(limits, limits_swap=ground.limits_swap),
                 "rootfsPropagation": "private",
                 "seccomp": seccomp.profile(ground.architecture),
-                "maskedPaths": list(MASKED_PATHS),
+                "maskedPaths": [*MASKED_PATHS, *(ground.other_cgroups or ())],
                 "readonlyPaths": list(READ_ONLY_PATHS),
             },
         }
@@ -102,6 +104,14 @@ def _mounts(limits: Limits) -> Iterable[dict[str, Any]]:
     for path, one in file_systems(limits).items():
         bounds = [f"size={one.size_bytes}", f"nr_inodes={one.inodes}"]
         yield _mount(path, "tmpfs", ["nosuid", "nodev", *bounds, f"mode={one.mode}", f"uid={UID}", f"gid={GID}"])
+
+
+def _sealed_cgroups(ground: Ground) -> Iterable[dict[str, Any]]:
+    """Where version 1 has a folder for each controller, runtimes put the folders into a tmpfs, and crun lets everybody
+    write in it."""
+    if ground.other_cgroups is not None:
+        options = ["bind", "remount", "ro", "nosuid", "noexec", "nodev"]
+        yield {**_mount("/sys/fs/cgroup", "bind", options), "source": "/sys/fs/cgroup"}
 
 
 def _mount(path: str, kind: str, options: list[str]) -> dict[str, Any]:

@@ -145,6 +145,15 @@ def needed_hierarchies() -> dict[Path, list[str]]:
     return needed
 
 
+def other_hierarchies() -> tuple[str, ...] | None:
+    """The hierarchies of version 1 that do not bound a sandbox: in those it has no cgroup of its own, and would see
+    this machine's whole tree. None on a host of version 2."""
+    needed = needed_hierarchies()
+    if not needed:
+        return None
+    return tuple(str(point) for point, _ in _mounted() if point not in needed)
+
+
 def counts_swap() -> bool:
     """Whether swap can be limited here. Where it is not counted, naming a limit would fail the start."""
     if (ROOT / "cgroup.controllers").exists():

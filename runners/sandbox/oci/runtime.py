@@ -37,6 +37,11 @@ class Runtime(Record):
         """The programs that had better be started from a sealed copy. runc makes do without copying itself."""
         return (self.path,) if self.name.startswith("crun") else ()
 
+    @property
+    def is_transparent(self) -> bool:
+        """Whether a container's processes are processes of this machine's own kernel."""
+        return any(known in self.name for known in PREFERRED)
+
     def start(self, states: Path, bundle: Path, name: str) -> list[str]:
         """The command that starts the container `name` and ends as soon as it runs."""
         return [

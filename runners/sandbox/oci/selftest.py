@@ -20,6 +20,7 @@ from policy.ceilings import Limits
 from runners.sandbox.bounds import UID
 from runners.sandbox.oci import removal
 from runners.sandbox.oci.bundle import Ground, config
+from runners.sandbox.oci.cgroups import other_hierarchies
 from runners.sandbox.oci.launcher import StartFailed
 from runners.sandbox.oci.places import Labels
 from runners.sandbox.oci.run import Host, complaint
@@ -56,7 +57,7 @@ def self_test(host: Host, *, limits_swap: bool) -> SelfTest:
     try:
         folder.mkdir(mode=0o700)
         binds = _root_of_this_machine(folder / "rootfs")
-        ground = Ground(str(folder / "rootfs"), host.facts.architecture, limits_swap, binds)
+        ground = Ground(str(folder / "rootfs"), host.facts.architecture, limits_swap, other_hierarchies(), binds)
         (folder / "config.json").write_text(config(ground, limits, _COMMAND, host.cgroups.path(labels.name)))
         said = _run(host, labels)
         memory, pids = host.cgroups.bounds(labels.name)
