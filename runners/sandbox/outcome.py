@@ -71,6 +71,7 @@ def result_of(spec: SandboxSpec, name: str, outcome: Outcome, timings: Timings, 
         refused_forks=_counter(facts.get("cgroup:pids.events") or facts.get("cgroup:pids/pids.events", ""), "max"),
         evidence=_evidence(outcome, facts, full),
         engine=engine,
+        probe_id=spec.probe_id,
     )
 
 

@@ -30,7 +30,8 @@ class SandboxSpec(Record):
 
     `image` is a manifest digest (or an image id of the engine); `image_config` its configuration's digest, which is
     checked when it is known. `reports` are absolute paths of files to be brought out, each of at most `report_bytes`;
-    with `export_workspace` the workspace comes out too, as a tar of at most `workspace_export_bytes`.
+    with `export_workspace` the workspace comes out too, as a tar of at most `workspace_export_bytes`. `probe_id` is the
+    probe that allows a job's sandbox; only a probe's own sandboxes, whose `purpose` is `probe`, do without.
     """
 
     image: Digest
@@ -41,6 +42,8 @@ class SandboxSpec(Record):
     job_id: int
     step_id: int
     fence: int
+    purpose: Literal["job", "probe"] = "job"
+    probe_id: int | None = None
     reports: tuple[AbsolutePath, ...] = Field(default=(), max_length=16)
     report_bytes: int = Field(default=16 * MIB, ge=1, le=256 * MIB)
     export_workspace: bool = False
@@ -127,7 +130,7 @@ class SandboxResult(Record):
     refused_forks: int = 0
     evidence: dict[str, Any] = {}
     engine: EngineFacts | None = None
-    probe_id: str | None = None
+    probe_id: int | None = None
 
     @property
     def output(self) -> bytes:

@@ -117,6 +117,13 @@ def settings(seen: Seen, asked: Asked) -> tuple[bool, str]:
     return not wrong, f"not read-only: {few(wrong)}" if wrong else f"{len(places)} places, read-only"
 
 
+def own_cgroups(seen: Seen, asked: Asked) -> tuple[bool, str]:
+    """Of the machine's tree of cgroups, with the names of all that runs on it, the sandbox's own alone is seen."""
+    found = seen.below("cgroups")
+    others = [f"{place}: {names}" for place, names in found.items() if names]
+    return not others, few(others, 3) or f"{len(found)} places, with no other's cgroup below"
+
+
 def masked(seen: Seen, asked: Asked) -> tuple[bool, str]:
     """What the kernel tells of itself and of its keys is not to be read."""
     tried = {path: said for path, said in seen.below("read").items() if path not in _FIRST_PROCESS}
@@ -169,6 +176,7 @@ CHECKS: dict[str, Judge] = {
     "files.unmodified": modified,
     "kernel_files.read_only": settings,
     "kernel_files.masked": masked,
+    "kernel_files.own_cgroups": own_cgroups,
     "processes.first_out_of_reach": first_process,
     "devices.harmless": devices,
     "devices.none_made": make_device,

@@ -15,7 +15,9 @@ from ledger.errors import Unfit
 from runners.sandbox.wrapper import ENVIRONMENT, INTERPRETER
 
 REPORT = "/tmp/.patchyard-probe"  # noqa: S108  (a path inside the sandbox)
-NEW_USER, NEW_MOUNTS, NEW_PROCESSES, NEW_NETWORK = 0x10000000, 0x20000, 0x20000000, 0x40000000
+FIRST_PROCESS = "patchyard"
+"""The name that the wrapper gives itself."""
+NEW_USER, NEW_MOUNTS, NEW_NETWORK = 0x10000000, 0x20000, 0x40000000
 SIGCHLD = 17
 
 TRIES: dict[str, tuple[int, int, tuple[int | str, ...]]] = {
@@ -138,6 +140,11 @@ for my $path ('/etc/passwd', '/usr/bin/perl', '/etc/hosts', '/etc/hostname', '/e
   '/proc/1/mem', '/proc/1/oom_score_adj', '/sys/kernel/uevent_helper', '/sys/power/state', '/dev/kmsg', '/dev/mem',
   glob('/sys/fs/cgroup/{,*/}{release_agent,cgroup.procs,tasks,memory.max,pids.max,memory.limit_in_bytes}')) {
   tell_of("modify:$path", sysopen(my $file, $path, O_WRONLY | O_NONBLOCK) ? 'done' : number());
+}
+for my $place (grep { m{^/sys/fs/cgroup} } sort keys %folder) {
+  opendir my $entries, $place or next;
+  my @folders = grep { !/^\.\.?$/ && -d "$place/$_" && !$folder{"$place/$_"} } readdir $entries;
+  tell_of("cgroups:$place", join ' ', @folders[0 .. ($#folders < 20 ? $#folders : 20)]);
 }
 for my $path ('/tmp', '/workspace', '/dev/shm') {
   my ($place, $buffer) = ($path, "\0" x 256);  # a system call is given no constant

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runners.sandbox import wrapper
+from runners.sandbox.probe.program import FIRST_PROCESS
 from runners.sandbox.probe.seen import Asked, Judge, NotObserved, Seen, answer, few
 
 UNREACHABLE = ("101", "99", "97", "100", "none 97", "none 1")
@@ -109,7 +110,7 @@ def own_processes(seen: Seen, asked: Asked) -> tuple[bool, str]:
     me = int(seen["pid"])
     foreign = [f"{pid} {name}" for pid, _, name in rows if not _descends(int(pid), parents)]
     first = seen.file("/proc/1/cmdline")
-    if not first.startswith("patchyard\0"):
+    if not first.startswith(f"{FIRST_PROCESS}\0"):
         return False, f"process 1 is {first.split(chr(0))[0]!r}"
     if me not in parents or 1 not in parents:
         return False, "the processes seen are not those of this sandbox"
