@@ -60,7 +60,7 @@ def say(line: str) -> None:
 def running_stack(home: Path, slots: int | None) -> Iterator[Stack]:
     """A private stack in `home` with `slots` sandboxes at once (None: patchyard's own default), stopped at the end."""
     given = {} if slots is None else {"sandbox_slots": slots}
-    settings = load_settings(home=home, **given)
+    settings = load_settings(home=home, sandbox_backend="docker", **given)  # the rival has nothing else
     try:
         running = ensure_up(settings, say=say)
         if running.docker_host is None:

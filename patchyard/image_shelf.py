@@ -9,37 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from images.build import build
 from images.lock import LockedImage, home_lock, lock_image, read_locks
 from images.oci_layout import read_layout
 from images.recipe import names, shipped_recipe
-from ledger.errors import BadInput, Permanent, Unfit
+from ledger.errors import BadInput, Unfit
+from patchyard.backends import (
+    ImagesOnly,
+    address_of,
+    choose_backend,
+    connect,
+    engine_address,
+    has_engine,
+    passing_home,
+)
 from patchyard.batchfile.lookups import FoundImage
 from patchyard.local.engine import DEFAULT_HOST, answers
 from patchyard.local.services import worker_name
 from patchyard.local.stack import planned_and_living
 from patchyard.settings import Settings
-from runners.sandbox.backend import SandboxState
-from runners.sandbox.docker.backend import DockerBackend
-from runners.sandbox.spec import SandboxSpec
 
 Say = Callable[[str], None]
-
-
-class NoSandboxes(Permanent):
-    """This connection to the engine is for images only."""
-
-
-class _ImagesOnly:
-    """A registry that refuses every sandbox."""
-
-    def register(self, spec: SandboxSpec) -> str:
-        raise NoSandboxes
-
-    def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:
-        raise NoSandboxes
 
 
 def locked_images(settings: Settings) -> dict[str, LockedImage]:
@@ -81,35 +72,44 @@ def engine_of_stack(settings: Settings) -> str | None:
     if plan is None or not living:
         return None
     worker = next((service for service in plan.services if service.name == worker_name("sandbox")), None)
-    return None if worker is None else worker.environment.get("PATCHYARD_DOCKER_HOST")
+    if worker is None:
+        return None
+    told = worker.environment.get
+    return engine_address(told("PATCHYARD_SANDBOX_BACKEND", "docker"), settings.home, told("PATCHYARD_DOCKER_HOST"))
 
 
 def engine_at_hand(settings: Settings) -> str | None:
-    """The engine of the running stack, else the one that the settings or this machine have, if it answers.
+    """The engine of the running stack, else the one that a stack would have, if it is there already.
 
-    Raises Unfit if the settings name one that does not answer.
+    Raises Unfit if the settings name one that is not.
     """
-    if (host := engine_of_stack(settings)) is not None:
-        return host
+    if (address := engine_of_stack(settings)) is not None:
+        return address
     if settings.docker_host is None:
+        with passing_home() as home:
+            chosen = choose_backend(settings, home=home)
+        if chosen.backend == "oci":
+            return address_of(chosen, settings)
         return DEFAULT_HOST if answers(DEFAULT_HOST) else None
     if not answers(settings.docker_host):
         raise Unfit(f"{settings.docker_host}: no container engine answers there", remedy="start it, or unset it")
     return settings.docker_host
 
 
-def images_in(host: str, digests: Iterable[str]) -> set[str]:
-    """Those of the digests whose images the engine at `host` has. Raises EngineUnavailable."""
-    engine = DockerBackend(host, _ImagesOnly())
+def images_in(address: str, digests: Iterable[str]) -> set[str]:
+    """Those of the digests whose images the engine at `address` has. Raises EngineUnavailable."""
+    if not has_engine(address):
+        return set()
+    engine = connect(address, ImagesOnly())
     try:
         return {digest for digest in digests if engine.has_image(digest)}
     finally:
         engine.close()
 
 
-def bring_images(settings: Settings, host: str, images: Iterable[FoundImage], say: Say) -> None:
+def bring_images(settings: Settings, address: str, images: Iterable[FoundImage], say: Say) -> None:
     """Loads what the engine lacks and was built here. Raises BadInput for what was not, EngineUnavailable."""
-    engine = DockerBackend(host, _ImagesOnly())
+    engine = connect(address, ImagesOnly())
     try:
         for image in images:
             if engine.has_image(image.digest):
@@ -119,7 +119,7 @@ def bring_images(settings: Settings, host: str, images: Iterable[FoundImage], sa
                 what = f"the image {image.name} ({image.digest[:19]}…) is not in the engine and was not built here"
                 remedy = f"build it with `patchyard images build {image.name}`"
                 raise BadInput(what, remedy=remedy if image.name in names() else "load it into the engine")
-            say(f"loading the image {image.name} into the container engine")
+            say(f"loading the image {image.name}")
             engine.load_image(layout)
     finally:
         engine.close()

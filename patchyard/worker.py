@@ -26,11 +26,11 @@ from celery.worker import state
 from ledger.connect import Database
 from ledger.objects import get_object
 from ledger.records.step import Queue, StepKind
+from patchyard.backends import Chosen, address_of, choose_backend, connect, name_in_ledger
 from patchyard.bell import Bell
 from patchyard.celery_app import Sender, make_app
 from patchyard.lease_keeper import LeaseKeeper
 from patchyard.lease_owner import forfeit_of_the_dead, owner_of
-from patchyard.local.engine import DEFAULT_HOST
 from patchyard.local.ready import tell_ready
 from patchyard.reaper import Reaper
 from patchyard.settings import Settings
@@ -40,7 +40,6 @@ from runners.act import act
 from runners.publish import publish
 from runners.registry import LedgerRegistry
 from runners.runner import Runner
-from runners.sandbox.docker import DockerBackend
 from runners.verify import verify
 from runners.workspace.mirrors import Mirrors
 from scheduler.decide import Decider
@@ -115,7 +114,7 @@ def _works(settings: Settings, queues: Mapping[Queue, int], db: Database, stack:
     if "decide" in queues:
         works["decide"] = DecideWork(Decider(models={"replay": ReplayModel(lambda sha256: get_object(db, sha256))}))
     if "sandbox" in queues or "publish" in queues:
-        runner = _runner(settings, db, stack)
+        runner = _runner(settings, db, stack, runs_sandboxes="sandbox" in queues)
         if "sandbox" in queues:
             works["act"] = RunnerWork(act, runner)
             works["verify"] = RunnerWork(verify, runner)
@@ -126,10 +125,13 @@ def _works(settings: Settings, queues: Mapping[Queue, int], db: Database, stack:
     return works
 
 
-def _runner(settings: Settings, db: Database, stack: ExitStack) -> Runner:
-    host = settings.docker_host or DEFAULT_HOST
-    engine_host = f"{socket.gethostname()} {host}" if host.startswith("unix:") else host
-    backend = DockerBackend(host, LedgerRegistry(db, engine_host), runtime=settings.sandbox_runtime)
+def _runner(settings: Settings, db: Database, stack: ExitStack, *, runs_sandboxes: bool) -> Runner:
+    chosen = choose_backend(settings) if runs_sandboxes else Chosen("docker", None, "it runs no sandboxes")
+    address = address_of(chosen, settings)
+    engine_host = name_in_ledger(address)
+    if runs_sandboxes:
+        log.info("sandbox_backend", backend=chosen.backend, runtime=chosen.runtime, engine=engine_host, why=chosen.why)
+    backend = connect(address, LedgerRegistry(db, engine_host), chosen.runtime)
     stack.callback(backend.close)
     return Runner(db=db, mirrors=Mirrors(settings.home), backend=backend, engine_host=engine_host)
 

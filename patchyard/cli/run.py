@@ -49,8 +49,8 @@ def command(
     with each_mistake_on_its_line(), prepare_file(settings, file, name=name, sets=sets or ()) as prepared:
         running = ensure_up(settings, say=say)
         try:
-            if running.docker_host is not None:
-                bring_images(settings, running.docker_host, prepared.images, say)
+            if running.engine is not None:
+                bring_images(settings, running.engine, prepared.images, say)
             with Database(running.database_url, name="patchyard cli", pool_max=3) as db:
                 submitted = submit_prepared(db, prepared)
                 show_submitted(submitted, as_json=False)

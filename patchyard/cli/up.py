@@ -38,5 +38,5 @@ def command(
         return
     print(f"database  {masked_url(running.database_url)}")
     print(f"broker    {masked_url(running.broker_url)}")
-    print(f"engine    {running.docker_host or 'none'}")
+    print(f"engine    {running.engine or 'none'}")
     print(f"logs      {settings.home / 'logs'}")

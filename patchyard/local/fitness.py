@@ -18,7 +18,8 @@ from typing import Any, Literal
 import psutil
 
 from images.rootfs import check_can_build
-from ledger.errors import PatchyardError, Unfit
+from ledger.errors import BadInput, PatchyardError, Unfit
+from patchyard.backends import choose_backend, passing_home
 from patchyard.image_shelf import engine_at_hand, images_in, layout_of, locked_images
 from patchyard.local.account import ACCOUNT, server_account
 from patchyard.local.engine import answers, find_engine, private_engine
@@ -61,7 +62,7 @@ def examine(settings: Settings) -> list[Finding]:
         _user(),
         _disk(settings),
         _memory(),
-        _engine(settings),
+        *_sandboxes(settings),
         _cgroups(),
         _seccomp(),
         *_servers(settings),
@@ -136,9 +137,23 @@ def _amount(have: int, needed: int, wanted: int, found: str, remedy: str) -> tup
     return ("note" if have >= needed else "missing"), found, remedy
 
 
-def _engine(settings: Settings) -> Finding:
+def _sandboxes(settings: Settings) -> Iterator[Finding]:
+    """The backend that would be taken, tried in a folder that is gone afterwards, and its engine if it needs one."""
     if settings.sandbox_backend == "kubernetes":
-        return Finding("engine", "ok", "none needed for PATCHYARD_SANDBOX_BACKEND=kubernetes")
+        yield Finding("sandboxes", "ok", "pods; no engine is needed for PATCHYARD_SANDBOX_BACKEND=kubernetes")
+        return
+    try:
+        with passing_home() as home:
+            chosen = choose_backend(settings, home=home)
+    except (Unfit, BadInput) as unfit:
+        yield Finding("sandboxes", "missing", unfit.what, unfit.remedy)
+        return
+    yield Finding("sandboxes", "ok", f"{chosen.backend}: {chosen.why}")
+    if chosen.backend == "docker":
+        yield _engine(settings)
+
+
+def _engine(settings: Settings) -> Finding:
     try:
         private = Home(settings.home.resolve()).engine
         if settings.docker_host is not None:

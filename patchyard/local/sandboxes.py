@@ -9,29 +9,29 @@ from __future__ import annotations
 from ledger.connect import Database
 from ledger.errors import Temporary
 from ledger.sandboxes import live_sandboxes, mark_sandbox
+from patchyard.backends import connect, name_in_ledger
 from runners.registry import LedgerRegistry
-from runners.sandbox.docker import DockerBackend
 
 
-def clear_sandboxes(database_url: str, docker_host: str, *, ledger_is_ours: bool) -> tuple[str, ...]:
-    """Destroy what the ledger's register still has on this engine; returns what is left, in words.
+def clear_sandboxes(database_url: str, engine: str, *, ledger_is_ours: bool) -> tuple[str, ...]:
+    """Destroy what the ledger's register still has on the engine at this address; returns what is left, in words.
 
     The workers must have ended. In a ledger that others work on too, a sandbox whose lease is live may be theirs, and
     is only named. Servers that do not answer are named as well.
     """
     try:
         with Database(database_url, name="patchyard down", pool_max=1) as db:
-            return tuple(_cleared(db, docker_host, ledger_is_ours))
+            return tuple(_cleared(db, engine, ledger_is_ours))
     except Temporary as error:
         return (f"sandboxes could not be looked for: {error.message}",)
 
 
-def _cleared(db: Database, docker_host: str, ledger_is_ours: bool) -> list[str]:
+def _cleared(db: Database, engine: str, ledger_is_ours: bool) -> list[str]:
     rows = live_sandboxes(db)
     if not rows:
         return []
     left = []
-    backend = DockerBackend(docker_host, LedgerRegistry(db, docker_host))
+    backend = connect(engine, LedgerRegistry(db, name_in_ledger(engine)))
     try:
         for row in rows:
             for found in (one for one in backend.find(step_id=row.step_id) if one.name == row.name):

@@ -10,10 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from patchyard.backends import Chosen, engine_address, remove_sandboxes
 from patchyard.local import servers as embedded
 from patchyard.local.control import end_stack, follow, forget, is_trying, supervisor_of, wait_for_services
 from patchyard.local.engine import answers
-from patchyard.local.engine_choice import ENGINE, choose_engine, remove_remains, wait_for_engine
+from patchyard.local.engine_choice import (
+    ENGINE,
+    choose_engine,
+    fits,
+    planned_backend,
+    remove_remains,
+    settle,
+    wait_for_engine,
+)
 from patchyard.local.home import Home, only_one, open_home
 from patchyard.local.plan import Plan, Status
 from patchyard.local.processes import StackProcess, is_alive, stack_processes
@@ -27,12 +36,16 @@ _REACHED_BY = ("PATCHYARD_DATABASE_URL", "PATCHYARD_BROKER_URL", "PATCHYARD_DOCK
 
 @dataclass(frozen=True)
 class RunningStack:
-    """Where a stack answers. `started_by_us`: this call started its supervisor, so its caller may stop it."""
+    """Where a stack answers. `engine` is the address of what runs its sandboxes, None when that is not this machine's
+    business. `started_by_us`: this call started its supervisor, so its caller may stop it."""
 
     database_url: str
     broker_url: str
     docker_host: str | None
     started_by_us: bool
+    sandbox_backend: str
+    sandbox_runtime: str | None
+    engine: str | None
 
 
 @dataclass(frozen=True)
@@ -102,9 +115,10 @@ def _already_up(home: Home, settings: Settings) -> RunningStack | None:
     planned = {service.name: service for service in plan.services}
     if not planned.keys() >= set(service_names()):
         return None
+    backend = planned_backend(plan)
     docker_host = planned[worker_name("sandbox")].environment.get("PATCHYARD_DOCKER_HOST")
-    running = _where(settings, state, settings.docker_host or docker_host)
-    if running is None:
+    running = _where(_settled(settings, backend), state, settings.docker_host or docker_host)
+    if running is None or not fits(settings, backend):
         return None
     for service in services(home, settings_of(settings, running), database_urls=_own_urls(settings, state)):
         expected = {name: service.environment.get(name) for name in _REACHED_BY}
@@ -123,20 +137,36 @@ def _own_urls(settings: Settings, state: embedded.ServerState | None) -> dict[st
 
 
 def _where(settings: Settings, state: embedded.ServerState | None, docker_host: str | None) -> RunningStack | None:
+    """Where the stack of settings that leave nothing to choose answers; None if a server is not known yet."""
     database = settings.database_url or (embedded.database_url(state) if state else None)
     broker = settings.broker_url or (embedded.broker_url(state) if state else None)
     if database is None or broker is None:
         return None
-    return RunningStack(database, broker, docker_host, started_by_us=False)
+    return RunningStack(
+        database,
+        broker,
+        docker_host,
+        started_by_us=False,
+        sandbox_backend=settings.sandbox_backend,
+        sandbox_runtime=settings.sandbox_runtime,
+        engine=engine_address(settings.sandbox_backend, settings.home, docker_host),
+    )
+
+
+def _settled(settings: Settings, backend: Chosen | None) -> Settings:
+    """Settings in which the backend is no question any more; pods are nobody's choice."""
+    return settings if backend is None or settings.sandbox_backend == "kubernetes" else backend.put_into(settings)
 
 
 def settings_of(settings: Settings, running: RunningStack) -> Settings:
-    """The settings that a service of `running` gets: its URLs in place of what was not set."""
+    """The settings that a service of `running` gets: its URLs and its backend in place of what was not set."""
     return settings.model_copy(
         update={
             "database_url": running.database_url,
             "broker_url": running.broker_url,
             "docker_host": running.docker_host,
+            "sandbox_backend": running.sandbox_backend,
+            "sandbox_runtime": running.sandbox_runtime,
         }
     )
 
@@ -150,7 +180,11 @@ def _bring_up(home: Home, settings: Settings, say: Say) -> RunningStack:
     # Services that run already stay while the servers are looked after: they know how to wait for them.
     kept = tuple(service for service in before.services if service.name in service_names()) if before else ()
     living = {process.service for process in stack_processes(home.path)}
-    engine = choose_engine(home, settings, have_private=ENGINE in living, say=say)
+    kept_backend = planned_backend(before) if living & {ENGINE, worker_name("sandbox")} else None
+    backend = settle(settings, kept_backend)
+    engine = choose_engine(home, settings, backend, have_private=ENGINE in living, say=say)
+    if settings.sandbox_backend == "auto" and backend is not kept_backend:
+        say(f"sandboxes: {backend.backend}, {backend.why}")
     of_engine = (engine.service,) if engine.service else ()
 
     def prepare() -> embedded.EmbeddedServers | None:
@@ -166,7 +200,7 @@ def _bring_up(home: Home, settings: Settings, say: Say) -> RunningStack:
         follow(home, (servers.services() if servers else ()) + of_engine + kept)
 
     servers = embedded.start_servers(prepare, launch, lambda name: is_trying(home, name))
-    running = _where(settings, embedded.read_state(home), engine.host)
+    running = _where(_settled(settings, backend), embedded.read_state(home), engine.host)
     assert running is not None  # noqa: S101 - the servers that were not given were just prepared
     state = embedded.read_state(home)
     if settings.database_url is None and state is not None:
@@ -191,18 +225,19 @@ def _stop_workers(home: Home) -> tuple[str, ...]:
     plan = home.run.read_plan()
     planned = {service.name: service for service in plan.services} if plan else {}
     worker = planned.get(worker_name("sandbox"))
-    docker_host = worker.environment.get("PATCHYARD_DOCKER_HOST") if worker else None
-    if worker is None or docker_host is None or ENGINE in planned:
+    told = worker.environment if worker else {}
+    engine = engine_address(told.get("PATCHYARD_SANDBOX_BACKEND", ""), home.path, told.get("PATCHYARD_DOCKER_HOST"))
+    if worker is None or engine is None or ENGINE in planned:
         return ()
     from patchyard.local.sandboxes import clear_sandboxes
 
     follow(home, tuple(service for name, service in planned.items() if name not in service_names()))
     url = worker.environment["PATCHYARD_DATABASE_URL"]
-    return clear_sandboxes(url, docker_host, ledger_is_ours=embedded.POSTGRES in planned)
+    return clear_sandboxes(url, engine, ledger_is_ours=embedded.POSTGRES in planned)
 
 
 def _stop_everything(home: Home) -> Leftovers:
     processes = end_stack(home)
-    other = remove_remains(home)
+    other = remove_remains(home) + tuple(f"sandbox {name}" for name in remove_sandboxes(home.path))
     forget(home)
     return Leftovers(tuple(processes), other)

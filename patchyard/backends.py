@@ -1,0 +1,147 @@
+"""Which backend runs this machine's sandboxes, why that one, and how it is reached.
+
+`auto` takes the fastest that works here. That is an OCI runtime without an engine, if we are root, one is installed and
+a sandbox by it was just seen to be what it should be; else a Docker engine. Whoever names an engine's address, or a
+backend, gets that and nothing else: what was asked for is never silently replaced.
+
+An *engine* is whatever has images and runs sandboxes. Its address is Docker's own, or `oci:` and a PATCHYARD_HOME.
+
+The backends themselves are imported where they are used: most commands need none, and should not wait for them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ledger.errors import BadInput, Permanent, Unfit
+from patchyard.local.engine import DEFAULT_HOST
+from patchyard.settings import Settings
+from runners.sandbox.backend import Backend, Registry, SandboxState
+from runners.sandbox.spec import SandboxSpec
+
+OCI_ADDRESS = "oci:"
+REMEDY = "as root: apt-get install crun, or runc, or docker.io"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The backend, its runtime where that is settled, and the reason for both."""
+
+    backend: Literal["docker", "oci"]
+    runtime: str | None
+    why: str
+
+    def put_into(self, settings: Settings) -> Settings:
+        """Settings that leave nothing to choose."""
+        return settings.model_copy(update={"sandbox_backend": self.backend, "sandbox_runtime": self.runtime})
+
+
+class NoSandboxes(Permanent):
+    """This connection to the engine is for images only."""
+
+
+class ImagesOnly:
+    """A registry that refuses every sandbox."""
+
+    def register(self, spec: SandboxSpec) -> str:
+        raise NoSandboxes
+
+    def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:
+        raise NoSandboxes
+
+
+def choose_backend(settings: Settings, *, home: Path | None = None) -> Chosen:
+    """The backend for these settings; `home` is where the sandbox that shows that it works is made, if not at home.
+
+    Raises Unfit or BadInput when the one that was asked for cannot be had.
+    """
+    runtime = settings.sandbox_runtime
+    if settings.sandbox_backend == "oci":
+        return _tested(home or settings.home, runtime, "PATCHYARD_SANDBOX_BACKEND says so")
+    if settings.sandbox_backend != "auto":
+        return Chosen("docker", runtime, "PATCHYARD_SANDBOX_BACKEND says so")
+    if settings.docker_host is not None:
+        return Chosen("docker", runtime, "an engine's address is set")
+    try:
+        return _tested(home or settings.home, runtime, "the fastest that works here")
+    except (Unfit, BadInput) as unfit:
+        return Chosen("docker", runtime, f"without an engine it does not go: {unfit.message}")
+
+
+@contextmanager
+def passing_home() -> Iterator[Path]:
+    """A folder for a look at what works here, of which nothing is left."""
+    with tempfile.TemporaryDirectory(prefix="patchyard-look-") as folder:
+        yield Path(folder)
+        remove_sandboxes(Path(folder))
+
+
+def remove_sandboxes(home: Path) -> tuple[str, ...]:
+    """Kill and remove the sandboxes without an engine of this PATCHYARD_HOME; the names of those that are left."""
+    if not (home / "oci").is_dir():
+        return ()
+    from runners.sandbox.oci.removal import remove_all
+
+    return tuple(remove_all(home))
+
+
+def engine_address(backend: str, home: Path, docker_host: str | None) -> str | None:
+    """The engine of a stack whose worker has these settings; None when it has none of its own."""
+    if backend == "oci":
+        return f"{OCI_ADDRESS}{home.resolve()}"
+    return docker_host
+
+
+def connect(address: str, registry: Registry, runtime: str | None = None) -> Backend:
+    """A backend on the engine at `address`. Raises BadInput for one that is no address, Unfit."""
+    if address.startswith(OCI_ADDRESS):
+        from runners.sandbox.oci import OciBackend
+
+        return OciBackend(Path(address.removeprefix(OCI_ADDRESS)), registry, runtime=runtime)
+    from runners.sandbox.docker import DockerBackend
+
+    return DockerBackend(address, registry, runtime=runtime)
+
+
+def has_engine(address: str) -> bool:
+    """Whether there is anything at `address` that could have an image, without making it."""
+    return not address.startswith(OCI_ADDRESS) or Path(address.removeprefix(OCI_ADDRESS), "oci").is_dir()
+
+
+def address_of(chosen: Chosen, settings: Settings) -> str:
+    """The engine that a worker of these settings uses."""
+    return engine_address(chosen.backend, settings.home, settings.docker_host) or DEFAULT_HOST
+
+
+def name_in_ledger(address: str) -> str:
+    """The engine's name among those of all workers: an address that means this machine gets its name."""
+    return f"{socket.gethostname()} {address}" if address.startswith(("unix:", OCI_ADDRESS)) else address
+
+
+def _tested(home: Path, wanted: str | None, why: str) -> Chosen:
+    """The wanted runtime, or the fastest, if its sandbox passes. Raises what the first that was tried failed with."""
+    if os.geteuid() != 0:
+        raise Unfit("sandboxes without an engine need root", remedy=f"{REMEDY}, and run as root")
+    from runners.sandbox.oci import OciBackend
+    from runners.sandbox.oci.runtime import installed
+
+    failed: Unfit | BadInput = Unfit("there is no OCI runtime here", remedy=REMEDY)
+    for number, name in enumerate([wanted] if wanted else installed()):
+        try:
+            backend = OciBackend(home, ImagesOnly(), runtime=name)
+            try:
+                seen = backend.self_test()
+            finally:
+                backend.close()
+        except (Unfit, BadInput) as unfit:
+            failed = unfit if number == 0 else failed
+        else:
+            return Chosen("oci", name, f"{why}: {seen.runtime} {seen.version}, tried in {seen.took_ms} ms")
+    raise failed
