@@ -75,6 +75,7 @@ class JobRow(Record):
     head_tree: str
     verdict: dict[str, Any] | None
     patch_sha256: str | None
+    published: dict[str, Any] | None
     files_changed: int | None
     submitted_at: datetime
     admitted_at: datetime | None
@@ -155,6 +156,7 @@ class ResultRow(Record):
     base: str
     tree: str
     patch_sha256: str | None
+    published: dict[str, Any] | None
     files_changed: int | None
     verdict: dict[str, Any] | None
     granted: Amounts
@@ -166,7 +168,6 @@ class ResultRow(Record):
     started_at: datetime | None
     finished_at: datetime | None
     model: str
-    publish_to: str
     queued_ms: int
     deciding_ms: int
     sandbox_ms: int

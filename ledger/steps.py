@@ -174,6 +174,7 @@ def _completion_arguments(claim: Claim, completion: Completion, packs: list[str]
         "model_state": json_or_none(completion.model_state),
         "verdict": storable(completion.verdict) if completion.verdict is not None else None,
         "patch": completion.patch_sha256,
+        "published": storable(completion.published) if completion.published is not None else None,
         "changed": completion.files_changed,
     }
 

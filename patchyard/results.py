@@ -69,7 +69,7 @@ def public_row(row: ResultRow, patch: bytes | None) -> dict[str, Any]:
             "sandbox": row.sandbox_ms / 1000,
             "verifying": row.verifying_ms / 1000,
         },
-        "published": {"to": row.publish_to, "ref": row.patch_sha256, "url": None} if row.patch_sha256 else None,
+        "published": {name: row.published.get(name) for name in ("to", "ref", "url")} if row.published else None,
     }
     if patch is not None and text is None:
         plain["patch_base64"] = base64.b64encode(patch).decode()

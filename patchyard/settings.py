@@ -75,6 +75,9 @@ class Settings(BaseSettings):
     decide_slots: int = Field(8, ge=1, le=1000, description="model calls at once on this machine")
     publish_slots: int = Field(2, ge=1, le=1000, description="publications at once on this machine")
     lease_seconds: float = Field(30, ge=1, le=86_400, description="how long a claim lasts without a sign of life")
+    credentials: LocalPath | None = Field(
+        None, description="file of the publish worker's tokens and keys, a table a host (TOML, mode 0600)"
+    )
     images_lock: LocalPath = Field(
         Path(__file__).resolve().parent.parent / "images" / "lock.toml",
         description="the lock file that names images by digest",

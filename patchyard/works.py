@@ -11,10 +11,11 @@ from ledger.records.budget import Amounts
 from ledger.records.job import Reason
 from ledger.records.step import Claim, Completion
 from patchyard.step_work import Interrupted, Outcome
+from runners.effects.errors import NotMyTurn, RateLimited
 from runners.runner import Runner, exhausted_reason
 from runners.runner import Stopped as RunnerStopped
 from runners.spending import estimate as runner_estimate
-from scheduler.decide import Decider, decide
+from scheduler.decide import Decider, GiveBack, decide
 from scheduler.models.model import Stopped as ModelStopped
 
 
@@ -65,6 +66,9 @@ class RunnerWork:
         """See Work."""
         try:
             return self.work(claim, replace(self.runner, cancelled=stop))
+        except (NotMyTurn, RateLimited) as wait:
+            # The forge's turns and limits are no fault of this step: waiting for them uses up no attempt.
+            return GiveBack(why=wait.message, delay_seconds=wait.retry_after_seconds, counted=False)
         except RunnerStopped as stopped:
             raise Interrupted(stopped.spent) from None
 

@@ -13,6 +13,7 @@ from ledger.objects import get_object, packs_of
 from ledger.records.budget import Amounts
 from ledger.records.job import Reason
 from ledger.records.step import Claim
+from runners.effects.credentials import Credentials
 from runners.sandbox.backend import Backend, EngineUnavailable, SandboxLost
 from runners.tools.observed import ToolLimits
 from runners.workspace.errors import ObjectUnreadable, PackRefused, RepoUnavailable
@@ -47,6 +48,7 @@ class Runner:
     engine_host: str = "local"
     cancelled: threading.Event = field(default_factory=threading.Event)
     limits: ToolLimits = field(default_factory=ToolLimits)
+    credentials: Credentials | None = None
     now: Callable[[], datetime] = _utc_now
 
     def workspace(self, claim: Claim) -> Store:

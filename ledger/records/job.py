@@ -12,6 +12,7 @@ from pydantic import Field, StringConstraints
 
 from ledger.records.base import Record, canonical_json, sha256_hex
 from ledger.records.budget import Budget
+from ledger.records.publish import Publish
 from ledger.records.source import SourceRef
 
 JobKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
@@ -51,6 +52,7 @@ Reason = Literal[
     "environment_failed",
     "too_many_attempts",
     "effect_uncertain",
+    "publish_refused",
     "budget:steps",
     "budget:tool_calls",
     "budget:agents",
@@ -106,12 +108,6 @@ class SandboxLimits(Record):
     workspace_mb: int | None = Field(default=None, ge=1)
     tmp_mb: int | None = Field(default=None, ge=1)
     output_kb: int | None = Field(default=None, ge=1)
-
-
-class Publish(Record):
-    """Where a verified patch goes; `patch` keeps it in the ledger's objects."""
-
-    to: Literal["patch"] = "patch"
 
 
 class JobSpec(Record):

@@ -46,6 +46,7 @@ class Claim(Record):
     held: Amounts = Amounts()
     reserve: Amounts
     model_state: dict[str, Any] = {}
+    submitted_at: datetime
     deadline_at: datetime
     remaining_ms: int
     cancelling: bool = False
@@ -96,6 +97,7 @@ class Completion(Record):
     model_state: dict[str, Any] | None = None
     verdict: dict[str, Any] | None = None
     patch_sha256: str | None = None
+    published: dict[str, Any] | None = None
     files_changed: int | None = None
 
 

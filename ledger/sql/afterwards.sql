@@ -34,7 +34,8 @@ BEGIN
     WHERE id = agent.id;
     UPDATE ledger.jobs SET state = 'queued', reason = NULL, finished_at = NULL, admitted_at = NULL, started_at = NULL,
         deadline_at = NULL, cancel_requested_at = NULL, cancel_requested_by = NULL,
-        verdict = CASE WHEN first_kind = 'publish' THEN verdict END, patch_sha256 = NULL, files_changed = NULL
+        verdict = CASE WHEN first_kind = 'publish' THEN verdict END, patch_sha256 = NULL, published = NULL,
+        files_changed = NULL
     WHERE id = job;
     UPDATE ledger.batches SET finished_at = NULL WHERE id = row.batch_id AND finished_at IS NOT NULL;
     step := ledger.add_step(job, agent.id, first_kind, first_input, '0');

@@ -8,6 +8,19 @@
 -- Lock order: job, agents, accounts, step, action. A function that takes a step id reads its job id without a lock,
 -- locks the job, and only then looks at the step again under a lock.
 
+-- Functions whose parameters or columns may have changed since this database was last migrated. Everything here is one
+-- transaction, so nobody sees them missing.
+DO $$
+DECLARE
+    old text;
+BEGIN
+    FOR old IN SELECT p.oid::regprocedure::text FROM pg_proc p
+               WHERE p.pronamespace = to_regnamespace('ledger')
+                 AND p.proname IN ('lease_step', 'complete_step', 'give_back') LOOP
+        EXECUTE 'DROP FUNCTION ' || old;
+    END LOOP;
+END $$;
+
 CREATE OR REPLACE FUNCTION ledger.now() RETURNS timestamptz LANGUAGE sql STABLE AS $$
     -- Tests move the clock with ALTER DATABASE … SET patchyard.clock_offset = '1 hour'.
     SELECT statement_timestamp()
@@ -219,7 +232,7 @@ CREATE OR REPLACE FUNCTION ledger.lease_step(
 ) RETURNS TABLE (
     fence bigint, attempt integer, kind text, seq integer, job_id bigint, batch_id bigint, batch_name text,
     agent_id bigint, spec jsonb, head_tree text, input jsonb, free ledger.amounts, reserve ledger.amounts,
-    model_state jsonb, deadline_at timestamptz, remaining_ms bigint, ending text
+    model_state jsonb, submitted_at timestamptz, deadline_at timestamptz, remaining_ms bigint, ending text
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -250,7 +263,8 @@ BEGIN
         WHEN found_step.ending IS NOT NULL THEN found_step.ending
         WHEN job.cancel_requested_at IS NOT NULL THEN 'cancelled_by_user'
         WHEN found_step.attempt >= max_attempts THEN 'too_many_attempts'
-        WHEN job.deadline_at <= instant THEN 'budget:deadline'
+        -- The agent's time is over once its result is verified: a publication may have to wait for its turn at a forge.
+        WHEN job.deadline_at <= instant AND found_step.kind <> 'publish' THEN 'budget:deadline'
     END;
     IF must_end IS NOT NULL AND found_step.attempt = 0 THEN
         PERFORM ledger.end_job(job.id, must_end);
@@ -266,7 +280,7 @@ BEGIN
     RETURN QUERY
         SELECT found_step.fence, found_step.attempt, found_step.kind, found_step.seq, job.id, b.id, b.name, a.id,
                job.spec, a.head_tree, found_step.input, c.free, c.reserve,
-               CASE WHEN found_step.kind = 'decide' THEN a.model_state ELSE '{}' END, job.deadline_at,
+               CASE WHEN found_step.kind = 'decide' THEN a.model_state ELSE '{}' END, job.submitted_at, job.deadline_at,
                greatest((extract(epoch FROM job.deadline_at - instant) * 1000)::bigint, 0), must_end
         FROM ledger.agents a
         JOIN ledger.accounts c ON c.agent_id = a.id
@@ -304,7 +318,8 @@ CREATE OR REPLACE FUNCTION ledger.complete_step(
     step bigint, step_fence bigint, outcome jsonb, took ledger.amounts,
     next_kind text, next_input jsonb, next_delay interval, end_reason text, new_state text,
     old_head text, new_head text, pack_sha256s text[], told jsonb, action text, action_state text,
-    action_receipt jsonb, new_model_state jsonb, new_verdict jsonb, new_patch text, changed integer
+    action_receipt jsonb, new_model_state jsonb, new_verdict jsonb, new_patch text, new_published jsonb,
+    changed integer
 ) RETURNS TABLE (step_id bigint, queue text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -339,7 +354,8 @@ BEGIN
         'kind', row.kind, 'seq', row.seq, 'attempt', row.attempt, 'fence', row.fence, 'owner', row.lease_owner,
         'spent', to_jsonb(took), 'head', new_head));
     UPDATE ledger.jobs SET state = coalesce(new_state, state), verdict = coalesce(new_verdict, verdict),
-        patch_sha256 = coalesce(new_patch, patch_sha256), files_changed = coalesce(changed, files_changed)
+        patch_sha256 = coalesce(new_patch, patch_sha256),
+        published = coalesce(new_published, published), files_changed = coalesce(changed, files_changed)
     WHERE id = row.job_id AND (new_state IS NOT NULL OR new_verdict IS NOT NULL OR new_patch IS NOT NULL);
     IF short IS NOT NULL THEN
         PERFORM ledger.append_event(row.job_id, 'overrun', row.agent_id, step,

@@ -17,7 +17,7 @@ SELECT * FROM ledger.complete_step(
     %(step)s, %(fence)s, %(outcome)s, %(took)s::ledger.amounts,
     %(next_kind)s, %(next_input)s, make_interval(secs => %(next_delay)s), %(end_reason)s, %(new_state)s,
     %(old_head)s, %(new_head)s, %(packs)s::text[], %(told)s, %(action)s, %(action_state)s, %(receipt)s,
-    %(model_state)s, %(verdict)s, %(patch)s, %(changed)s)
+    %(model_state)s, %(verdict)s, %(patch)s, %(published)s, %(changed)s)
 
 -- name: completed_by
 -- Whether this lease completed its step, and the step that followed it.

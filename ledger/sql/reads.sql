@@ -70,8 +70,8 @@ FROM ledger.sandboxes WHERE job_id = %(job)s ORDER BY registered_at
 
 -- name: results
 SELECT b.name AS batch, j.key AS job, j.id AS job_id, j.state, j.reason, j.spec ->> 'base_commit' AS base,
-       a.head_tree AS tree, j.patch_sha256, j.files_changed, j.verdict, c.granted, c.spent,
-       j.submitted_at, j.started_at, j.finished_at, j.spec ->> 'model' AS model, j.spec -> 'publish' ->> 'to' AS publish_to,
+       a.head_tree AS tree, j.patch_sha256, j.published, j.files_changed, j.verdict, c.granted, c.spent,
+       j.submitted_at, j.started_at, j.finished_at, j.spec ->> 'model' AS model,
        t.steps, t.attempts, t.deciding_ms, t.sandbox_ms, t.verifying_ms, t.queued_ms,
        (SELECT count(*) FROM ledger.agents x WHERE x.job_id = j.id) AS agents
 FROM ledger.jobs j

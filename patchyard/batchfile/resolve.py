@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ledger.errors import BadInput
-from ledger.records.job import Acceptance, JobSpec, Publish, Tests
+from ledger.records.job import Acceptance, JobSpec, Tests
+from ledger.records.publish import Publish
 from patchyard.batchfile.instances import fill
 from patchyard.batchfile.located import line_of
 from patchyard.batchfile.lookups import Found, FoundBase, Lookups, WrongReplay
@@ -16,12 +17,12 @@ from patchyard.batchfile.read import BatchFile, Entry
 from patchyard.batchfile.stated import StatedAcceptance, StatedJob
 from policy.ceilings import limits_of
 from policy.paths import check_glob
+from runners.effects.target import complete_publish
 from runners.workspace.errors import CommitMissing
 
 _MODELS = ("replay",)
 _LATER_MODELS = ("openai", "anthropic")
 _LATER_STRATEGIES = ("best_of", "plan_patch_review")
-_LATER_TARGETS = ("branch", "pull_request")
 _LATER = "not available in this version"
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -68,7 +69,8 @@ class Resolution:
         base = self._base()
         if base is not None and acceptance is not None and self._entry.test_patch and not self._wrong:
             acceptance = self._with_test_patch(acceptance, base, self._entry.test_patch)
-        if self._wrong or base is None or image is None or model is None:
+        publish = None if base is None else self._publish(base)
+        if self._wrong or base is None or image is None or model is None or publish is None:
             return None
         spec = JobSpec(
             key=job.id,
@@ -88,7 +90,7 @@ class Resolution:
             writable=job.writable,
             protected=job.protected,
             approvals=job.approvals,
-            publish=Publish(),
+            publish=publish,
             priority=job.priority,
         )
         return self._storable(spec)
@@ -125,13 +127,19 @@ class Resolution:
             self._report(_words(problem), ("repo",), problem.remedy)
         return None
 
+    def _publish(self, base: FoundBase) -> Publish | None:
+        """Where the patch goes, complete; a remote that is a relative path starts at the batch file."""
+        stated = self._job.publish
+        if stated.remote is not None and ":" not in stated.remote.partition("/")[0]:
+            stated = stated.model_copy(update={"remote": str(self._batch.folder / stated.remote)})
+        batch, job = self._batch.spec.name, self._job.id
+        return self._look_up(("publish",), lambda: complete_publish(stated, base.source, batch=batch, job=job))
+
     def _check_choices(self) -> None:
         job = self._job
         if job.strategy != "single":
             name = next(iter(job.strategy), "") if isinstance(job.strategy, dict) else str(job.strategy)
             self._refuse_choice("strategy", ("strategy",), name, _LATER_STRATEGIES, "single")
-        if job.publish.to != "patch":
-            self._refuse_choice("publish.to", ("publish", "to"), job.publish.to, _LATER_TARGETS, "patch")
         for name, globs in (("writable", job.writable), ("protected", job.protected)):
             for index, glob in enumerate(globs):
                 self._look_up((name, index), lambda glob=glob: check_pattern(glob))  # type: ignore[misc]

@@ -16,6 +16,7 @@ from ledger.errors import BadInput
 from ledger.records.base import Record
 from ledger.records.budget import Budget
 from ledger.records.job import Argv, JobKey, SandboxLimits, Tests
+from ledger.records.publish import Publish
 from patchyard.batchfile.problems import Problems, nearest, quoted
 
 MAX_ISSUE_CHARS = 1_000_000
@@ -38,12 +39,6 @@ class StatedAcceptance(Record):
     red_on_base: bool = True
 
 
-class StatedPublish(Record):
-    """Where a verified patch goes."""
-
-    to: str = "patch"
-
-
 class StatedJob(Record):
     """A job with the batch's defaults merged in."""
 
@@ -63,7 +58,7 @@ class StatedJob(Record):
     writable: tuple[str, ...] = ("**",)
     protected: tuple[str, ...] = ()
     approvals: Literal["deny", "ask", "allow"] = "deny"
-    publish: StatedPublish = StatedPublish()
+    publish: Publish = Publish()
     priority: int = Field(default=0, ge=-100, le=100)
 
 

@@ -33,7 +33,7 @@ _EVERY_SERVICE = ("home", "database_url", "broker_url", "lease_seconds", "log_le
 _SETTINGS = {
     "decide": ("decide_slots",),
     "sandbox": ("docker_host", "sandbox_backend", "sandbox_runtime", "sandbox_slots", "images_lock"),
-    "publish": ("publish_slots",),
+    "publish": ("publish_slots", "credentials"),
     SCHEDULER: ("decide_slots", "sandbox_slots", "publish_slots"),
 }
 # Fetching a source over ssh goes through the user's agent.

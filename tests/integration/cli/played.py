@@ -6,6 +6,7 @@ from ledger.batches import submit_batch
 from ledger.connect import Database
 from ledger.dispatch import admit_jobs
 from ledger.objects import put_object
+from ledger.records.base import sha256_hex
 from ledger.records.budget import Amounts
 from ledger.records.job import BatchSpec, JobSpec, Tests
 from ledger.records.source import SourceRef
@@ -129,6 +130,7 @@ def verify(db: Database, key: str, *, ok: bool = True, patch: bytes = PATCH, why
         end=verdict.reason,
         verdict=verdict.plain(),
         patch_sha256=put_object(db, "patch", patch) if ok else None,
+        published={"to": "patch", "ref": sha256_hex(patch), "url": None} if ok else None,
         files_changed=1 if ok else None,
     )
     complete_step(db, step, done)

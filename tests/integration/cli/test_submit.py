@@ -209,13 +209,21 @@ BAD = {
         HEAD + ONE + "    writable: ['a*b*c*d*e*']\n",
         "batch.yaml:10: the pattern 'a*b*c*d*e*': more than",
     ),
-    "branch of later": (
-        HEAD + ONE + "    publish: {to: branch}\n",
-        "batch.yaml:10: publish.to 'branch' is not available in this version; write patch, or remove the field",
+    "request at an unknown forge": (
+        HEAD + ONE + "    publish: {to: pull_request}\n",
+        "batch.yaml:10: what kind of forge is at ",
+    ),
+    "branch with a name that git refuses": (
+        HEAD + ONE + "    publish: {to: branch, branch: 'a..b'}\n",
+        "batch.yaml:10: 'a..b' is no name of a branch; for example patchyard/{batch}/{job}-{key}",
+    ),
+    "publication with an unknown field": (
+        HEAD + ONE + "    publish: {to: branch, force: true}\n",
+        "batch.yaml:10: unknown field publish.force; did you mean 'forge'?",
     ),
     "publication unknown": (
         HEAD + ONE + "    publish: {to: moon}\n",
-        "batch.yaml:10: publish.to 'moon' is unknown; write",
+        "batch.yaml:10: publish.to is 'moon'; it must be 'patch', 'branch' or 'pull_request'",
     ),
     "strategy of later": (
         HEAD + ONE + "    strategy: {best_of: 3}\n",
