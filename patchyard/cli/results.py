@@ -121,6 +121,10 @@ def _write(file: Path, parts: Iterable[bytes]) -> None:
 def _print_results_table(db: Database, batch: BatchRow) -> None:
     columns = ("job", "outcome", "tests", "fixed", "kept", "files", "steps", "cost", "time")
     print_table(table(*columns, rows=map(_cells, result_rows(db, batch))))
+    for row in result_rows(db, batch):
+        if row.published and row.published.get("to") != "patch":
+            places = [str(place) for place in (row.published.get("ref"), row.published.get("url")) if place]
+            print(f"published {printable(row.job)}: {printable(' '.join(places))}")
     progress = batch_progress(db, batch.id)
     times = span_text(progress.first_started, progress.last_finished)
     print(f"{printable(batch.name)}: {finished_of(progress.states)}/{progress.total} ended", end="")
