@@ -34,7 +34,7 @@ def writable(seen: Seen, asked: Asked) -> tuple[bool, str]:
     """A file can be made in the workspace, in /tmp and in shared memory, and nowhere else."""
     tried = seen.below("write")
     covered = {mount.point for mount in seen.mounts() if _is_cover(mount)}
-    written = {place for place, said in tried.items() if said == "done"}
+    written = {place for place, said in tried.items() if not said.isdigit()}
     untried = [place for place in _MUST_BE_TRIED if place not in tried]
     more = sorted(written - {*WRITABLE, _QUEUES} - covered)
     less = [place for place in (wrapper.WORKSPACE, TMP) if place not in written]
@@ -104,7 +104,7 @@ def _is_cover(mount: Mount) -> bool:
 def modified(seen: Seen, asked: Asked) -> tuple[bool, str]:
     """No file of the system, of the kernel's settings or of its own limits can be opened for writing."""
     tried = seen.below("modify")
-    opened = sorted(path for path, said in tried.items() if said == "done")
+    opened = sorted(path for path, said in tried.items() if not said.isdigit())
     return not opened and len(tried) >= 15, few(opened) or f"none of {len(tried)} could be opened for writing"
 
 
@@ -127,7 +127,7 @@ def own_cgroups(seen: Seen, asked: Asked) -> tuple[bool, str]:
 def masked(seen: Seen, asked: Asked) -> tuple[bool, str]:
     """What the kernel tells of itself and of its keys is not to be read."""
     tried = {path: said for path, said in seen.below("read").items() if path not in _FIRST_PROCESS}
-    readable = sorted(path for path, said in tried.items() if said == "done")
+    readable = sorted(path for path, said in tried.items() if said != "empty" and not said.isdigit())
     return not readable and "/proc/keys" in tried and "/proc/kcore" in tried, few(readable) or (
         ", ".join(f"{path} {answer(said)}" for path, said in list(tried.items())[:6])
     )
