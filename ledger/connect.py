@@ -37,12 +37,22 @@ class ActionConflict(Permanent):
 class Database:
     """A pool of connections to one PostgreSQL. Open it in the process that uses it, after any fork."""
 
-    def __init__(self, url: str, *, name: str = "patchyard", pool_max: int = 4) -> None:
-        """`url` in libpq's form. Nothing is connected before the first transaction."""
+    def __init__(
+        self, url: str, *, name: str = "patchyard", pool_max: int = 4, silence_seconds: float | None = None
+    ) -> None:
+        """`url` in libpq's form. Nothing is connected before the first transaction.
+
+        A transaction in which we say nothing for `silence_seconds` is undone by the server: the locks of a process that
+        was stopped, or whose host is gone, must not keep others from its work. None: it may take its time.
+        """
         self.url, self._name, self._pool_max = url, name, pool_max
+        self._silence_seconds = silence_seconds
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ConnectionPool[Connection]:
+        limits = {}
+        if self._silence_seconds is not None:
+            limits["options"] = limit_of_silence(self.url, "idle_in_transaction_session_timeout", self._silence_seconds)
         return ConnectionPool(
             self.url,
             kwargs={
@@ -51,6 +61,7 @@ class Database:
                 "connect_timeout": CONNECT_SECONDS,
                 "keepalives_idle": 30,
                 "tcp_user_timeout": 30_000,
+                **limits,
             },
             connection_class=psycopg.Connection[DictRow],
             min_size=0,
@@ -93,9 +104,16 @@ class Database:
 
 
 def check(url: str) -> None:
-    """Returns when the database takes a connection. LedgerUnavailable, with the server's reason; BadInput for the URL."""
+    """Returns when the database takes a connection. LedgerUnavailable with the reason; BadInput for the URL."""
     with translated_errors():
         psycopg.connect(url, connect_timeout=CONNECT_SECONDS).close()
+
+
+def limit_of_silence(url: str, setting: str, seconds: float) -> str:
+    """libpq's `options` for sessions that the server ends by `setting` after so many seconds, beside those of `url`."""
+    with translated_errors():
+        given = psycopg.conninfo.conninfo_to_dict(url).get("options") or ""
+    return f"{given} -c {setting}={max(1, round(seconds * 1000))}".strip()
 
 
 def run(connection: Connection, name: str, /, **arguments: Any) -> list[DictRow]:
@@ -115,6 +133,8 @@ def translated_errors() -> Iterator[None]:
         raise BadInput(error.diag.message_detail or str(error)) from error
     except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected) as error:
         raise LedgerUnavailable(f"the database asks to try again: {error.diag.message_primary}") from error
+    except psycopg.errors.IdleInTransactionSessionTimeout as error:
+        raise LedgerUnavailable("the database undid a transaction in which nothing was said for too long") from error
     except psycopg.ProgrammingError as error:
         if error.sqlstate is None:  # libpq did not understand the URL
             raise BadInput(str(error).splitlines()[0], where="the database's URL") from error

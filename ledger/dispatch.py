@@ -9,21 +9,28 @@ from typing import Self
 import psycopg
 from psycopg.rows import dict_row
 
-from ledger.connect import CONNECT_SECONDS, Connection, Database, run, translated_errors
+from ledger.connect import CONNECT_SECONDS, Connection, Database, limit_of_silence, run, translated_errors
 from ledger.errors import LedgerUnavailable
 from ledger.records.step import Offer
 from ledger.steps import MAX_ATTEMPTS
 
+LEAD_SECONDS = 30.0
+
 
 class Lead:
-    """The right to schedule, as long as one database session lives: a session-level advisory lock."""
+    """The right to schedule, as long as one database session lives: a session-level advisory lock.
+
+    The server ends a session that says nothing for too long: a leader that was stopped, or whose host is gone, would
+    else lead for as long as its connection stands, and nobody would be admitted or recovered.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     @classmethod
-    def take(cls, db: Database) -> Self | None:
+    def take(cls, db: Database, silence_seconds: float) -> Self | None:
         """The lead, or None while another session has it. LedgerUnavailable."""
+        options = limit_of_silence(db.url, "idle_session_timeout", silence_seconds)
         with translated_errors():
             connection: Connection = psycopg.connect(
                 db.url,
@@ -32,6 +39,7 @@ class Lead:
                 row_factory=dict_row,
                 application_name="patchyard-lead",
                 tcp_user_timeout=30_000,
+                options=options,
             )
         try:
             with translated_errors():
@@ -57,9 +65,9 @@ class Lead:
         self._connection.close()
 
 
-def try_lead(db: Database) -> Lead | None:
-    """The lead, or None while another session has it."""
-    return Lead.take(db)
+def try_lead(db: Database, *, silence_seconds: float = LEAD_SECONDS) -> Lead | None:
+    """The lead, or None while another session has it. It is lost when `still` is not called for `silence_seconds`."""
+    return Lead.take(db, silence_seconds)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -70,7 +70,14 @@ def serve(settings: Settings, place: Place) -> int:
     """Work until a signal ends the process; returns its exit status."""
     with ExitStack() as stack:
         stopping = threading.Event()
-        db = stack.enter_context(Database(place.database_url, name=place.name, pool_max=place.threads + 2))
+        db = stack.enter_context(
+            Database(
+                place.database_url,
+                name=place.name,
+                pool_max=place.threads + 2,
+                silence_seconds=settings.lease_seconds,
+            )
+        )
         keeper = LeaseKeeper(db, settings.lease_seconds)
         stack.callback(keeper.close)
         bell = Bell(place.broker_url)

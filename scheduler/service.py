@@ -35,8 +35,9 @@ class Pace:
 
     A step offered long ago and claimed by nobody is offered again, since its message may be lost: after `lost_seconds`
     when no message waits in the broker, else after `stale_seconds`, so that steps which only wait for their turn do not
-    fill the queues with copies of their messages. Rounds follow each other after `busy_seconds` as long as there is
-    work, else after `idle_seconds` or a wake signal.
+    fill the queues with copies of their messages. A leader that says nothing to the ledger for `lead_seconds` has lost
+    the lead. Rounds follow each other after `busy_seconds` as long as there is work, else after `idle_seconds` or a
+    wake signal.
     """
 
     capacity: int
@@ -46,6 +47,7 @@ class Pace:
     busy_seconds: float = 0.02
     idle_seconds: float = 0.5
     follow_seconds: float = 1.0
+    lead_seconds: float = 30.0
     offers_at_once: int = 200
 
 
@@ -78,7 +80,7 @@ class Scheduler:
 
     def _take_lead(self) -> Lead | None:
         try:
-            lead = try_lead(self._db)
+            lead = try_lead(self._db, silence_seconds=self._pace.lead_seconds)
         except LedgerUnavailable as error:
             self._note_ledger(away=True, why=error.message)
             return None

@@ -40,14 +40,17 @@ def command(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
     bell, depth = Bell(broker_url), Depth(broker_url)
-    with Database(database_url, name="scheduler", pool_max=2) as db:
+    with Database(database_url, name="scheduler", pool_max=2, silence_seconds=settings.lease_seconds) as db:
         scheduler = Scheduler(
             db,
             send=Sender(make_app(broker_url)),
             depth=depth,
             wait=lambda seconds: bell.wait(seconds, stop),
             stop=stop,
-            pace=Pace(capacity=capacity or settings.decide_slots + settings.sandbox_slots),
+            pace=Pace(
+                capacity=capacity or settings.decide_slots + settings.sandbox_slots,
+                lead_seconds=settings.lease_seconds,
+            ),
         )
         tell_ready()
         scheduler.serve()
