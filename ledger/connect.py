@@ -17,7 +17,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool, PoolTimeout
 
-from ledger.errors import BadInput, BudgetExhausted, LeaseLost, LedgerUnavailable, Permanent
+from ledger.errors import BadInput, BudgetExhausted, IsolationUnverified, LeaseLost, LedgerUnavailable, Permanent
 from ledger.records.budget import Amounts
 from ledger.statements import statement
 
@@ -161,6 +161,8 @@ def _own_error(error: psycopg.Error) -> Permanent | None:
             return HeadMoved()
         case "PY004":
             return ActionConflict()
+        case "PY005":
+            return IsolationUnverified()
         case "42P01" | "3F000" | "42883":
             return BadInput(
                 f"the database has no ledger of this version ({error.diag.message_primary})",

@@ -59,6 +59,10 @@ class LeaseLost(Permanent):
     """The lease of this step was lost: the result is thrown away."""
 
 
+class IsolationUnverified(Permanent):
+    """No valid probe allows this sandbox."""
+
+
 class BudgetExhausted(Permanent):
     """The account cannot carry this hold."""
 

@@ -15,7 +15,7 @@ from yoyo import get_backend, read_migrations
 from ledger.connect import CONNECT_SECONDS, translated_errors
 from ledger.statements import sql_file
 
-ENGINE_FILES = ("engine.sql", "afterwards.sql", "roles.sql", "forges.sql")
+ENGINE_FILES = ("engine.sql", "afterwards.sql", "probes.sql", "roles.sql", "forges.sql")
 _LOCK = "SELECT pg_advisory_lock(4711, 0)"
 
 

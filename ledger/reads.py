@@ -13,7 +13,7 @@ from ledger.errors import BadInput
 from ledger.records.base import Record
 from ledger.records.budget import Amounts
 from ledger.records.job import JobSpec, JobState, Reason
-from ledger.sandboxes import SandboxState
+from ledger.sandboxes import SandboxPurpose, SandboxState
 from ledger.statements import statement
 
 _AMOUNTS = ("granted", "held", "spent", "delegated", "free", "reserve")
@@ -132,13 +132,15 @@ class AgentRow(Record):
 
 
 class SandboxHistory(Record):
-    """A sandbox of a job, live or gone, with the evidence of its end."""
+    """A sandbox of a job, live or gone, with the evidence of its end; `probe_id` is the probe that allowed it."""
 
     name: str
     step_id: int
     fence: int
     engine_host: str
     image: str
+    purpose: SandboxPurpose
+    probe_id: int | None
     state: SandboxState
     evidence: dict[str, Any]
     registered_at: datetime

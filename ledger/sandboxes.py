@@ -10,6 +10,7 @@ from ledger.records.base import Record
 from ledger.storable import storable
 
 SandboxState = Literal["registered", "created", "running", "exited", "removed"]
+SandboxPurpose = Literal["job", "probe"]
 
 
 class SandboxRow(Record):
@@ -27,9 +28,32 @@ class SandboxRow(Record):
     lease_live: bool
 
 
-def register_sandbox(db: Database, *, step_id: int, fence: int, name: str, engine_host: str, image: str) -> None:
-    """Writes down a sandbox that is about to be created. LeaseLost if the lease is gone: then do not create it."""
-    db.run("register_sandbox", step=step_id, fence=fence, name=name, host=engine_host, image=image)
+def register_sandbox(
+    db: Database,
+    *,
+    step_id: int,
+    fence: int,
+    name: str,
+    engine_host: str,
+    image: str,
+    purpose: SandboxPurpose = "job",
+    probe_id: int | None = None,
+) -> None:
+    """Writes down a sandbox that is about to be created. After an error do not create it.
+
+    A job's sandbox needs the probe that allows it, a probe's own does without. LeaseLost if the lease is gone,
+    IsolationUnverified if there is no such probe, or if it failed, ran out, or was followed by one that failed.
+    """
+    db.run(
+        "register_sandbox",
+        step=step_id,
+        fence=fence,
+        name=name,
+        host=engine_host,
+        image=image,
+        purpose=purpose,
+        probe=probe_id,
+    )
 
 
 def mark_sandbox(db: Database, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:

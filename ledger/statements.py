@@ -13,7 +13,7 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 @cache
 def _statements() -> dict[str, LiteralString]:
     found: dict[str, LiteralString] = {}
-    for file in ("queries.sql", "submission.sql", "reads.sql", "forge_queries.sql"):
+    for file in ("queries.sql", "submission.sql", "reads.sql", "forge_queries.sql", "probe_queries.sql"):
         parts = _NAME.split(sql_file(file))[1:]
         for name, text in zip(parts[::2], parts[1::2], strict=True):
             if name in found:

@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     )
     decide_slots: int = Field(8, ge=1, le=1000, description="model calls at once on this machine")
     publish_slots: int = Field(2, ge=1, le=1000, description="publications at once on this machine")
+    probe_ttl_seconds: float = Field(
+        86_400, ge=1, le=2_592_000, description="how long a probe that found nothing amiss allows sandboxes"
+    )
     lease_seconds: float = Field(30, ge=1, le=86_400, description="how long a claim lasts without a sign of life")
     credentials: LocalPath | None = Field(
         None, description="file of the publish worker's tokens and keys, a table a host (TOML, mode 0600)"

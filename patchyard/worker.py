@@ -37,6 +37,7 @@ from patchyard.settings import Settings
 from patchyard.step_work import StepWorker, Work
 from patchyard.works import DecideWork, RunnerWork
 from runners.act import act
+from runners.isolation import Isolation
 from runners.publish import publish
 from runners.registry import LedgerRegistry
 from runners.runner import Runner
@@ -140,7 +141,13 @@ def _runner(settings: Settings, db: Database, stack: ExitStack, *, runs_sandboxe
         log.info("sandbox_backend", backend=chosen.backend, runtime=chosen.runtime, engine=engine_host, why=chosen.why)
     backend = connect(address, LedgerRegistry(db, engine_host), chosen.runtime)
     stack.callback(backend.close)
-    return Runner(db=db, mirrors=Mirrors(settings.home), backend=backend, engine_host=engine_host)
+    return Runner(
+        db=db,
+        mirrors=Mirrors(settings.home),
+        backend=backend,
+        engine_host=engine_host,
+        isolation=Isolation(settings.probe_ttl_seconds),
+    )
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from ledger.errors import BadInput, Permanent
 from ledger.records.step import Claim
 from policy.ceilings import Limits, limits_of
 from runners.runner import Runner, Stopped
+from runners.sandbox.probe import ProbeStopped
 from runners.sandbox.spec import SandboxResult, SandboxSpec
 from runners.spending import OutOfBudget, SandboxTime
 from runners.workspace.store import Store
@@ -34,12 +35,17 @@ class Command:
 def run_command(
     runner: Runner, claim: Claim, time: SandboxTime, store: Store, tree: str, command: Command
 ) -> SandboxResult:
-    """Runs `command` over the files of `tree` in a fresh sandbox.
+    """Runs `command` over the files of `tree` in a fresh sandbox, once its isolation is proved.
 
-    Raises OutOfBudget when the budget cut it short, Stopped, CommandInvalid, and what the backend raises.
+    Raises IsolationUnverified, OutOfBudget when the budget cut it short, Stopped, CommandInvalid, and what the backend
+    raises.
     """
+    try:
+        probe_id = runner.isolation.require(runner.db, runner.backend, claim, runner.cancelled)
+    except ProbeStopped:
+        raise Stopped(time.amounts()) from None
     allowed = time.allow(command.timeout_seconds)
-    spec = _spec(claim, command, allowed.deadline_ms)
+    spec = _spec(claim, command, allowed.deadline_ms, probe_id)
     result = runner.backend.run(spec, tar_chunks(store, tree), runner.cancelled)
     time.took(result.timings.run_ms)
     if result.cancelled:
@@ -57,7 +63,7 @@ def job_limits(claim: Claim) -> Limits:
         raise CommandInvalid(wrong.message) from None
 
 
-def _spec(claim: Claim, command: Command, deadline_ms: int) -> SandboxSpec:
+def _spec(claim: Claim, command: Command, deadline_ms: int, probe_id: int) -> SandboxSpec:
     limits = job_limits(claim)
     try:
         return SandboxSpec(
@@ -68,6 +74,7 @@ def _spec(claim: Claim, command: Command, deadline_ms: int) -> SandboxSpec:
             job_id=claim.job_id,
             step_id=claim.step_id,
             fence=claim.fence,
+            probe_id=probe_id,
             reports=command.reports,
             export_workspace=command.keep_workspace,
             workspace_export_bytes=2 * limits.workspace_bytes,

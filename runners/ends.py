@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 
-from ledger.errors import BadInput, PatchyardError, Uncertain
+from ledger.errors import BadInput, IsolationUnverified, PatchyardError, Uncertain
 from ledger.objects import ObjectMissing
 from ledger.records.budget import Amounts
 from ledger.records.job import Reason
@@ -42,6 +42,8 @@ def step_work(work: Work) -> Work:
         except ObjectUnreadable:
             runner.mirrors.discard(claim.job.source)
             raise
+        except IsolationUnverified as error:
+            return _failed("isolation_unverified", error)
         except ImageUnavailable as error:
             return _failed("image_unavailable", error)
         except (RepositoryMissing, CommitMissing, WrongDigest, SourceRefused, PackRefused, ObjectMissing) as error:

@@ -24,7 +24,7 @@ class LedgerRegistry:
         self.engine_host = engine_host
 
     def register(self, spec: SandboxSpec) -> str:
-        """See `Registry.register`. Raises LeaseLost."""
+        """See `Registry.register`. Raises LeaseLost, and IsolationUnverified for one that no probe allows."""
         name = f"patchyard-{spec.step_id}-{spec.fence}-{secrets.token_hex(4)}"
         register_sandbox(
             self._db,
@@ -33,6 +33,8 @@ class LedgerRegistry:
             name=name,
             engine_host=self.engine_host,
             image=spec.image,
+            purpose=spec.purpose,
+            probe_id=spec.probe_id,
         )
         return name
 

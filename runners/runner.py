@@ -14,6 +14,7 @@ from ledger.records.budget import Amounts
 from ledger.records.job import Reason
 from ledger.records.step import Claim
 from runners.effects.credentials import Credentials
+from runners.isolation import Isolation
 from runners.sandbox.backend import Backend, EngineUnavailable, SandboxLost
 from runners.tools.observed import ToolLimits
 from runners.workspace.errors import ObjectUnreadable, PackRefused, RepoUnavailable
@@ -48,6 +49,7 @@ class Runner:
     engine_host: str = "local"
     cancelled: threading.Event = field(default_factory=threading.Event)
     limits: ToolLimits = field(default_factory=ToolLimits)
+    isolation: Isolation = field(default_factory=Isolation)
     credentials: Credentials | None = None
     now: Callable[[], datetime] = _utc_now
 

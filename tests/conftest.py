@@ -6,4 +6,4 @@ import importlib.util
 
 pytest_plugins = ["tests.fixtures.stack", "tests.fixtures.database"]
 if importlib.util.find_spec("tests.fixtures.engine") is not None:
-    pytest_plugins.append("tests.fixtures.engine")
+    pytest_plugins += ["tests.fixtures.engine", "tests.fixtures.probes"]

@@ -3,7 +3,8 @@
 --
 -- SQLSTATEs of our own:
 --   PY001 the lease was lost        PY002 the account cannot carry the hold (DETAIL: the resource)
---   PY003 the head tree moved       PY004 the action id stands for another payload      PY009 append-only
+--   PY003 the head tree moved       PY004 the action id stands for another payload
+--   PY005 no probe allows this      PY009 append-only
 --
 -- Lock order: job, agents, accounts, step, action. A function that takes a step id reads its job id without a lock,
 -- locks the job, and only then looks at the step again under a lock.
@@ -16,7 +17,7 @@ DECLARE
 BEGIN
     FOR old IN SELECT p.oid::regprocedure::text FROM pg_proc p
                WHERE p.pronamespace = to_regnamespace('ledger')
-                 AND p.proname IN ('lease_step', 'complete_step', 'give_back') LOOP
+                 AND p.proname IN ('lease_step', 'complete_step', 'give_back', 'register_sandbox', 'record_probe') LOOP
         EXECUTE 'DROP FUNCTION ' || old;
     END LOOP;
 END $$;
@@ -537,17 +538,6 @@ BEGIN
         RAISE EXCEPTION 'action % stands for another payload', action USING ERRCODE = 'PY004';
     END IF;
     RETURN QUERY SELECT known.state, known.receipt, known.after_tree, true;
-END $$;
-
-CREATE OR REPLACE FUNCTION ledger.register_sandbox(
-    step bigint, step_fence bigint, sandbox text, host text, image_digest text
-) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    row ledger.steps;
-BEGIN
-    row := ledger.held_step(step, step_fence);
-    INSERT INTO ledger.sandboxes (name, job_id, step_id, fence, engine_host, image, state, registered_at)
-    VALUES (sandbox, row.job_id, step, step_fence, host, image_digest, 'registered', ledger.now());
 END $$;
 
 CREATE OR REPLACE FUNCTION ledger.span_ms(since timestamptz, until timestamptz) RETURNS bigint

@@ -97,9 +97,6 @@ ON CONFLICT (key) DO NOTHING
 SELECT * FROM ledger.intend(
     %(step)s, %(fence)s, %(action)s, %(tool)s, %(arguments)s, %(effect)s, %(before)s, %(after)s)
 
--- name: register_sandbox
-SELECT ledger.register_sandbox(%(step)s, %(fence)s, %(name)s, %(host)s, %(image)s)
-
 -- name: mark_sandbox
 UPDATE ledger.sandboxes SET state = %(state)s, evidence = evidence || %(evidence)s,
     removed_at = CASE WHEN %(state)s = 'removed' THEN ledger.now() END

@@ -65,7 +65,7 @@ SELECT a.id, a.parent_id, a.role, a.goal, a.head_tree, a.model_state, a.created_
 FROM ledger.agents a JOIN ledger.accounts c ON c.agent_id = a.id WHERE a.job_id = %(job)s ORDER BY a.id
 
 -- name: job_sandboxes
-SELECT name, step_id, fence, engine_host, image, state, evidence, registered_at, removed_at
+SELECT name, step_id, fence, engine_host, image, purpose, probe_id, state, evidence, registered_at, removed_at
 FROM ledger.sandboxes WHERE job_id = %(job)s ORDER BY registered_at
 
 -- name: results

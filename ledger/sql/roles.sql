@@ -40,7 +40,7 @@ DECLARE
 BEGIN
     FOREACH entry IN ARRAY ARRAY[
         'lease_step', 'hold', 'refuse_claim', 'renew_leases', 'complete_step', 'give_back', 'held_step', 'append_events',
-        'lease_owners', 'forfeit_leases', 'intend', 'register_sandbox', 'expire_step', 'admit', 'offer_ready', 'request_cancel', 'reopen_job',
+        'lease_owners', 'forfeit_leases', 'intend', 'register_sandbox', 'record_probe', 'expire_step', 'admit', 'offer_ready', 'request_cancel', 'reopen_job',
         'resolve_action', 'audit_job'
     ] LOOP
         EXECUTE (SELECT string_agg(format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, pg_temp; '
@@ -90,8 +90,9 @@ SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
                    AND state IN ('ready', 'failed', 'cancelled') AND result ? 'given_back')
 $$;
 
-SELECT ledger.grant_to('sandbox', ARRAY['register_sandbox'],
-    ARRAY['SELECT, INSERT ON ledger.evidence', 'SELECT, UPDATE (state, evidence, removed_at) ON ledger.sandboxes']);
+SELECT ledger.grant_to('sandbox', ARRAY['register_sandbox', 'record_probe'],
+    ARRAY['SELECT, INSERT ON ledger.evidence', 'SELECT, UPDATE (state, evidence, removed_at) ON ledger.sandboxes',
+          'SELECT ON ledger.probes']);
 SELECT ledger.grant_to('publish', ARRAY[]::text[], ARRAY['SELECT (id, verdict) ON ledger.jobs',
     'SELECT ON ledger.sandboxes']);
 SELECT ledger.grant_to('scheduler', ARRAY['expire_step', 'admit', 'offer_ready'],
@@ -104,7 +105,7 @@ SELECT ledger.grant_to('api', ARRAY['request_cancel', 'reopen_job', 'resolve_act
           || 'ledger.chains, ledger.objects']);
 SELECT ledger.grant_to('exporter', ARRAY[]::text[],
     ARRAY['SELECT (id, batch_id, state, reason, admitted_at, started_at, finished_at) ON ledger.jobs',
-          'SELECT ON ledger.batches, ledger.accounts, ledger.sandboxes',
+          'SELECT ON ledger.batches, ledger.accounts, ledger.sandboxes, ledger.probes',
           'SELECT (id, job_id, parent_id) ON ledger.agents',
           'SELECT (id, job_id, agent_id, kind, queue, state, attempt, lease_expires_at, available_at) ON ledger.steps',
           'SELECT (action_id, job_id, tool, effect, state, intended_at) ON ledger.actions']);

@@ -32,10 +32,12 @@ _ALWAYS = (
 _EVERY_SERVICE = ("home", "database_url", "broker_url", "lease_seconds", "log_level", "otlp_endpoint")
 _SETTINGS = {
     "decide": ("decide_slots",),
-    "sandbox": ("docker_host", "sandbox_backend", "sandbox_runtime", "sandbox_slots", "images_lock"),
+    "sandbox": (
+        "docker_host", "sandbox_backend", "sandbox_runtime", "sandbox_slots", "probe_ttl_seconds", "images_lock",
+    ),
     "publish": ("publish_slots", "credentials"),
     SCHEDULER: ("decide_slots", "sandbox_slots", "publish_slots"),
-}
+}  # fmt: skip
 # Fetching a source over ssh goes through the user's agent.
 _VARIABLES: dict[str, tuple[str, ...]] = {
     "sandbox": ("SSH_AUTH_SOCK", "GIT_SSH_COMMAND"),

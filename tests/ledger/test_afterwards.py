@@ -17,6 +17,7 @@ from ledger.records.budget import Amounts
 from ledger.records.step import Claim, Completion, NewObject, NextStep
 from ledger.sandboxes import register_sandbox
 from ledger.steps import claim_step, complete_step
+from tests.fixtures.probes import IMAGE, good_probe
 from tests.ledger.conftest import TREE, nothing
 
 
@@ -124,7 +125,15 @@ def test_the_audit_finds_sandboxes_and_intents_that_were_left(
     database: Database, claimed: Callable[..., Claim]
 ) -> None:
     claim = claimed()
-    register_sandbox(database, step_id=claim.step_id, fence=claim.fence, name="s", engine_host="h", image="i")
+    register_sandbox(
+        database,
+        step_id=claim.step_id,
+        fence=claim.fence,
+        name="s",
+        engine_host="h",
+        image=IMAGE,
+        probe_id=good_probe(database),
+    )
     intend(database, claim, action_id="a", tool="push", arguments={}, effect="external", before_tree=TREE)
     complete_step(database, claim, Completion(result={}, end="no_progress"))
     found = {one.finding for one in audit_job(database, claim.job_id)}

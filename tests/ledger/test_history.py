@@ -21,6 +21,7 @@ from ledger.records.verdict import TestRun
 from ledger.sandboxes import live_sandboxes, mark_sandbox, register_sandbox
 from ledger.steps import claim_step, complete_step, renew_leases
 from tests.fixtures.clock import move_clock
+from tests.fixtures.probes import IMAGE, good_probe
 from tests.ledger.conftest import TREE, job_spec, nothing
 
 
@@ -66,7 +67,8 @@ def test_a_sandbox_is_registered_under_a_lease_and_closed_once(
         fence=claim.fence,
         name="s1",
         engine_host="h",
-        image="sha256:x",
+        image=IMAGE,
+        probe_id=good_probe(database),
     )
     mark_sandbox(database, "s1", "running", {"container": "c"})
     (row,) = live_sandboxes(database, step_id=claim.step_id)
@@ -75,7 +77,7 @@ def test_a_sandbox_is_registered_under_a_lease_and_closed_once(
         assert not live_sandboxes(database)[0].lease_live
         with pytest.raises(LeaseLost):
             register_sandbox(
-                database, step_id=claim.step_id, fence=claim.fence, name="s2", engine_host="h", image="sha256:x"
+                database, step_id=claim.step_id, fence=claim.fence, name="s2", engine_host="h", image=IMAGE
             )
     mark_sandbox(database, "s1", "removed", {"seen": "gone"})
     mark_sandbox(database, "s1", "running", {})

@@ -20,6 +20,7 @@ from ledger.records.step import Completion, NextStep, Queue
 from ledger.records.verdict import TestRun
 from ledger.sandboxes import live_sandboxes, mark_sandbox, register_sandbox
 from ledger.steps import claim_step, complete_step, give_back, renew_leases
+from tests.fixtures.probes import IMAGE, good_probe
 from tests.ledger.conftest import job_spec, nothing
 
 As = Callable[[str], Database]
@@ -86,7 +87,10 @@ def test_a_sandbox_worker_does_all_its_work_and_reads_nothing_of_models(database
     worker = as_service("sandbox")
     claim = claim_step(worker, ready_step(database, "act"), owner="w", lease_seconds=60, estimate=nothing)
     assert claim is not None
-    register_sandbox(worker, step_id=claim.step_id, fence=claim.fence, name="s", engine_host="h", image="i")
+    probe_id = good_probe(worker)
+    register_sandbox(
+        worker, step_id=claim.step_id, fence=claim.fence, name="s", engine_host="h", image=IMAGE, probe_id=probe_id
+    )
     mark_sandbox(worker, "s", "removed", {"seen": "gone"})
     assert live_sandboxes(worker) == []
     run = TestRun(evidence_key="k", tree="t", exit_code=0, ended="exited", output_truncated=False, report="ok")
@@ -145,3 +149,17 @@ def test_the_scheduler_and_the_api_can_do_their_work(database: Database, as_serv
     assert len(list(iter_results(api, batch.batch_id))) == 2
     assert batch_progress(api, batch.batch_id).total == 2
     assert request_cancel(api, by="me", batch_id=batch.batch_id).cancelled == 2
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "sandbox"])
+def test_only_sandbox_workers_write_down_probes(database: Database, as_service: As, kind: str) -> None:
+    probe_id = good_probe(as_service("sandbox"))
+    with (
+        psycopg.connect(as_service(kind).url) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute(
+            b"SELECT ledger.record_probe('s', 'i', 'b', 'r', '{}', '[{\"ok\": true}]', 1, '1 day', '1 day')"
+        )
+    with psycopg.connect(as_service("sandbox").url) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute("UPDATE ledger.probes SET expires_at = 'infinity' WHERE id = %s", [probe_id])

@@ -14,6 +14,7 @@ from ledger.records.step import Claim, Completion, Event, NextStep
 from ledger.records.verdict import IdCounts, TestRun, Verdict
 from ledger.sandboxes import mark_sandbox, register_sandbox
 from ledger.steps import claim_step, complete_step
+from tests.fixtures.probes import IMAGE, good_probe
 
 TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 PATCH = b"diff --git a/x b/x\nnew file mode 100644\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+caf\xc3\xa9\n"
@@ -88,7 +89,13 @@ def play(db: Database, key: str, *, text: str = "thinking", output: str = "1 pas
     decide(db, key, {"kind": "tool", "tool": "run_tests", "call_id": "call_2"}, NextStep(kind="act", input=call))
     act = claim(db, key)
     register_sandbox(
-        db, step_id=act.step_id, fence=act.fence, name=f"box-{key}", engine_host="here", image="sha256:" + "a" * 64
+        db,
+        step_id=act.step_id,
+        fence=act.fence,
+        name=f"box-{key}",
+        engine_host="here",
+        image=IMAGE,
+        probe_id=good_probe(db),
     )
     mark_sandbox(db, f"box-{key}", "removed", {"gone": True})
     observed = {"call_id": "call_2", "ok": True, "data": {"output": output}, "error": None, "truncated": False}

@@ -14,6 +14,7 @@ from ledger.records.job import BatchSpec
 from ledger.records.step import Completion
 from ledger.sandboxes import mark_sandbox, register_sandbox
 from ledger.steps import complete_step
+from tests.fixtures.probes import IMAGE, good_probe
 from tests.integration.cli.played import claim, play, spec, submit
 
 
@@ -40,7 +41,13 @@ def test_a_running_sandbox_is_waited_for_and_its_death_shown(ledger, patchyard, 
     submit(ledger, "b", spec("j"))
     lease = claim(ledger, "j")
     register_sandbox(
-        ledger, step_id=lease.step_id, fence=lease.fence, name="box-1", engine_host="here", image="sha256:" + "a" * 64
+        ledger,
+        step_id=lease.step_id,
+        fence=lease.fence,
+        name="box-1",
+        engine_host="here",
+        image=IMAGE,
+        probe_id=good_probe(ledger),
     )
 
     def worker() -> None:
@@ -65,7 +72,13 @@ def test_what_is_left_is_listed_when_the_proof_does_not_come(ledger, patchyard):
     submit(ledger, "b", spec("j"))
     lease = claim(ledger, "j")
     register_sandbox(
-        ledger, step_id=lease.step_id, fence=lease.fence, name="box-2", engine_host="here", image="sha256:" + "a" * 64
+        ledger,
+        step_id=lease.step_id,
+        fence=lease.fence,
+        name="box-2",
+        engine_host="here",
+        image=IMAGE,
+        probe_id=good_probe(ledger),
     )
     mark_sandbox(ledger, "box-2", "running", {})
     cancelled = patchyard("cancel", "b", "--wait-seconds", "0.5")

@@ -30,6 +30,7 @@ from runners.sandbox.docker import DockerBackend
 from runners.sandbox.spec import SandboxSpec
 from runners.takeover import DeathNotProved
 from tests.fixtures.clock import move_clock
+from tests.fixtures.probes import IMAGE, good_probe
 from tests.integration.runners.conftest import Play, Played
 
 FIX = {"path": "calc/sums.py", "version": "@calc/sums.py", "old": "a - b", "new": "a + b"}
@@ -152,7 +153,13 @@ def test_nothing_is_verified_while_a_sandbox_of_the_job_may_live(play_owned: Pla
     claim = played.claim()
     completion = act(claim, played.runner)
     register_sandbox(
-        database, step_id=claim.step_id, fence=claim.fence, name="elsewhere", engine_host="another", image="x"
+        database,
+        step_id=claim.step_id,
+        fence=claim.fence,
+        name="elsewhere",
+        engine_host="another",
+        image=IMAGE,
+        probe_id=good_probe(database),
     )
     register_sandbox(
         database,
@@ -160,7 +167,8 @@ def test_nothing_is_verified_while_a_sandbox_of_the_job_may_live(play_owned: Pla
         fence=claim.fence,
         name="here",
         engine_host="local",
-        image="x",
+        image=IMAGE,
+        probe_id=good_probe(database),
     )
     offer = complete_step(database, claim, completion)
     assert offer is not None
@@ -222,6 +230,7 @@ def test_a_sandbox_whose_lease_is_gone_is_not_begun(play: Play, database: Databa
     registry = LedgerRegistry(database, "local")
     spec = SandboxSpec(
         image=claim.job.image,
+        probe_id=good_probe(database, claim.job.image),
         command=("true",),
         deadline_seconds=1,
         job_id=claim.job_id,

@@ -1,0 +1,41 @@
+-- Probes and the sandboxes that they allow. Laid down with engine.sql at every migration run; the same lock order.
+
+CREATE OR REPLACE FUNCTION ledger.record_probe(
+    about text, image_digest text, backend text, runtime text, host jsonb, checks jsonb, took_ms bigint,
+    lasts interval, lasts_failed interval
+) RETURNS bigint LANGUAGE plpgsql AS $$
+-- Writes down what was seen. Whether all is well is computed here, from the checks: one that does not say so is not.
+DECLARE
+    failed text[];
+    probe bigint;
+BEGIN
+    SELECT coalesce(array_agg(c ->> 'name' ORDER BY n), '{}') INTO failed
+    FROM jsonb_array_elements(checks) WITH ORDINALITY AS each (c, n) WHERE (c -> 'ok') IS DISTINCT FROM 'true'::jsonb;
+    INSERT INTO ledger.probes (subject, image, backend, runtime, host, ok, failed, checks, took_ms, probed_at,
+                               expires_at)
+    VALUES (about, image_digest, backend, runtime, host, failed = '{}', failed, checks, took_ms, ledger.now(),
+            ledger.now() + CASE WHEN failed = '{}' THEN lasts ELSE least(lasts, lasts_failed) END)
+    RETURNING id INTO probe;
+    RETURN probe;
+END $$;
+
+CREATE OR REPLACE FUNCTION ledger.register_sandbox(
+    step bigint, step_fence bigint, sandbox text, host text, image_digest text, sandbox_purpose text, probe bigint
+) RETURNS void LANGUAGE plpgsql AS $$
+-- A sandbox of a job needs a probe of its image that found nothing amiss, has not run out, and was not followed by one
+-- about the same subject that did: PY005 without. There is no way around this but to call the sandbox a probe's.
+DECLARE
+    row ledger.steps;
+BEGIN
+    row := ledger.held_step(step, step_fence);
+    IF sandbox_purpose <> 'probe' AND NOT EXISTS (
+        SELECT FROM ledger.probes p WHERE p.id = probe AND p.ok AND p.image = image_digest
+          AND p.expires_at > ledger.now()
+          AND NOT EXISTS (SELECT FROM ledger.probes q WHERE q.subject = p.subject AND q.id > p.id AND NOT q.ok)) THEN
+        RAISE EXCEPTION 'no valid probe allows this sandbox' USING ERRCODE = 'PY005';
+    END IF;
+    INSERT INTO ledger.sandboxes (name, job_id, step_id, fence, engine_host, image, purpose, probe_id, state,
+                                  registered_at)
+    VALUES (sandbox, row.job_id, step, step_fence, host, image_digest, sandbox_purpose,
+            CASE WHEN sandbox_purpose <> 'probe' THEN probe END, 'registered', ledger.now());
+END $$;
