@@ -23,7 +23,7 @@ def _yard(engine_host: str, sandbox_image: str) -> Iterator[Yard]:
 
 
 @pytest.fixture
-def yard(_yard: Yard) -> Iterator[Yard]:
+def yard(_yard: Yard) -> Yard:
     """The yard with one of each service, all of them ready."""
     _yard.crew.ready()
-    yield _yard
+    return _yard

@@ -13,11 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.chaos.servers import die_with_us
 
@@ -70,7 +72,12 @@ class Member:
         """What the present process has logged; a line of somebody else's is {"event": the line}."""
         return _lines(self.log)
 
+    def has_stopped(self) -> bool:
+        """Whether its process was stopped, by us or by itself."""
+        return self.process is not None and psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
+
     def says(self, event: str) -> bool:
+        """Whether its process has logged this."""
         return any(line.get("event") == event for line in self.lines())
 
 
@@ -144,16 +151,18 @@ class Crew:
                 member.process.wait()
                 self._bury(member)
 
-    def renew(self, name: str, *, renamed: bool = False, **once: str) -> Member:
-        """Kills a member and lets the next process of it have these variables; returns when that one is ready."""
+    def renew(self, once: Mapping[str, dict[str, str]], *, renamed: bool = False) -> None:
+        """Kills the named members; the next process of each has these variables. Returns when all are ready."""
         with self._lock:
+            starts = {name: self.members[name].starts + 1 for name in once}
+            for name, variables in once.items():
+                member = self.members[name]
+                member.once, member.renamed = variables, renamed
+                self._signal(member, signal.SIGKILL)
+        for name, number in starts.items():
             member = self.members[name]
-            member.once, member.renamed = once, renamed
-            starts = member.starts
-            self._signal(member, signal.SIGKILL)
-        until(lambda: member.starts > starts and member.is_ready, what=f"{name} is started anew")
-        assert member.starts == starts + 1, f"{name} ended at its start: {self.findings()}"
-        return member
+            until(lambda m=member, n=number: m.starts >= n and m.is_ready, what=f"{name} is started anew")  # type: ignore[misc]
+            assert member.starts == number, f"{name} ended at its start: {self.findings()}"
 
     def close(self) -> None:
         """Kills everybody."""

@@ -1,8 +1,8 @@
 """How jobs ended, and what must hold of every run, looked at from outside of all services.
 
 A run is right when each job ended as the undisturbed job of its shape did: in the same state for the same reason, with
-the same tree and the same patch, after the same number of turns, calls and verifications; when the ledger's books are in
-order; and when nothing is left on the engine or among the processes.
+the same tree and the same patch, after the same number of turns, calls and verifications; when the ledger's books are
+in order; and when nothing is left on the engine or among the processes.
 """
 
 from __future__ import annotations
@@ -119,11 +119,9 @@ def volumes_on_engine(host: str) -> set[str]:
 
 def left_running(run: str) -> list[str]:
     """Processes of a crew that is closed."""
-    found = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and int(entry.name) != os.getpid() and f"{TAG}={run}".encode() in _variables(entry):
-            found.append(f"the process {entry.name} is left")
-    return found
+    mark = f"{TAG}={run}".encode()
+    numbers = [entry for entry in os.scandir("/proc") if entry.name.isdigit()]
+    return [f"the process {entry.name} is left" for entry in numbers if mark in _variables(entry)]
 
 
 def _variables(entry: os.DirEntry[str]) -> list[bytes]:

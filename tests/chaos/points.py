@@ -44,8 +44,7 @@ class Passings:
 def count_passings(yard: Yard) -> Passings:
     """Runs the batch once, with every passing written down."""
     files = {name: yard.folder / f"passings-{name}" for name in set(MEMBER_OF.values())}
-    for name, file in files.items():
-        yard.crew.renew(name, **{PASSINGS: str(file)})
+    yard.crew.renew({name: {PASSINGS: str(file)} for name, file in files.items()})
     yard.ends_well(yard.submit(*BATCH, max_parallel=1))
     numbers: dict[tuple[str, str], list[int]] = {}
     for name, file in files.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import structlog
 from ledger import faults
 
 PASSINGS, STOP = "CHAOS_PASSINGS", "CHAOS_STOP"
+_UNTIL_STOPPED_SECONDS = 0.2
 
 
 class _Watched:
@@ -40,6 +42,7 @@ class _Watched:
                     file.write(f"{name} {kind}\n")
         if due:
             os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(_UNTIL_STOPPED_SECONDS)  # another thread may take the signal, and this one go on meanwhile
         self._kill(name)
 
 

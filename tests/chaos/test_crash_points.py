@@ -43,8 +43,7 @@ CHOSEN: list[Case] = [
 def passings(_yard: Yard) -> Passings:
     """Counted once; afterwards everybody counts no more."""
     counted = count_passings(_yard)
-    for name in set(MEMBER_OF.values()):
-        _yard.crew.renew(name)
+    _yard.crew.renew({name: {} for name in MEMBER_OF.values()})
     return counted
 
 
@@ -66,7 +65,8 @@ def test_a_process_that_dies_at_a_crash_point_changes_nothing(
     member = MEMBER_OF[kind]
     nth = passings.nth(kind, point, which)
     # Every other successor has another name, so that the dead one's leases have to run out.
-    armed = yard.crew.renew(member, renamed=nth % 2 == 0, PATCHYARD_CRASH=f"{point}:{nth}")
+    yard.crew.renew({member: {"PATCHYARD_CRASH": f"{point}:{nth}"}}, renamed=nth % 2 == 0)
+    armed = yard.crew.members[member]
     deaths = len(armed.deaths)
     refs = yard.submit(*BATCH, max_parallel=1)
     yard.ends_well(refs)

@@ -19,7 +19,9 @@ from ledger.reads import find_job
 class World(Protocol):
     """A place that effects go to."""
 
-    kind: str
+    @property
+    def kind(self) -> str:
+        """The effect's name in tables."""
 
     def count(self, ref: str) -> int:
         """How often the effect of the job is in the world."""
@@ -33,6 +35,7 @@ class Patches:
     kind: str = "patch"
 
     def count(self, ref: str) -> int:
+        """See World."""
         job = find_job(self.db, ref)
         receipts = [event.body["sha256"] for event in read_events(self.db, job.id) if event.kind == "published"]
         if job.patch_sha256 is None:

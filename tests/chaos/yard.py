@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import tempfile
@@ -23,6 +24,8 @@ from tests.chaos.servers import Postgres, Valkey
 from tests.chaos.world import Patches, World
 
 LEASE_SECONDS = 3.0
+KEEP = "CHAOS_KEEP"
+"""With this set, the folder of a run (patchyard-chaos-… among the temporary ones) stays, with the logs of all."""
 QUEUES = ("decide", "sandbox", "publish")
 
 
@@ -143,7 +146,8 @@ def open_yard(
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="patchyard-chaos-"))
         folder.chmod(0o711)
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        if not os.environ.get(KEEP):
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
         postgres = Postgres.made_in(folder)
         stack.callback(postgres.close)
         valkey = Valkey.made_in(folder)

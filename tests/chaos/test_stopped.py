@@ -1,0 +1,87 @@
+"""A process is stopped for longer than its lease lasts. Its successor goes on; when it wakes up, it changes nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ledger.reads import job_sandboxes
+from tests.chaos.conftest import EVERYTHING
+from tests.chaos.crew import until
+from tests.chaos.points import BATCH, MEMBER_OF, PASSED_BY
+from tests.chaos.process import STOP
+from tests.chaos.yard import Yard
+
+pytestmark = pytest.mark.engine
+
+# For each member the point at which it stops itself, and at which passing. What they do at a point they do wherever
+# they pass it, so that three can stop in one batch.
+CHOSEN: list[dict[str, str]] = [
+    {"decide": "decide.after_model:3", "sandbox": "sandbox.after_start:2", "publish": "publish.after_effect"},
+    {"decide": "claim.after:2", "sandbox": "sandbox.after_register:3", "publish": "publish.after_intent:2"},
+    {"decide": "complete.before_commit", "sandbox": "sandbox.after_create", "publish": "claim.after"},
+    {"decide": "claim.after", "sandbox": "complete.before_commit:3", "publish": "complete.before_commit"},
+]
+_QUIET = ("complete.after_commit", "dispatch.after_send")
+REST = [
+    {MEMBER_OF[kind]: f"{point}:2"}
+    for kind, points in PASSED_BY.items()
+    for point in points
+    if point not in _QUIET and {MEMBER_OF[kind]: f"{point}:2"} not in CHOSEN
+]
+
+
+@contextmanager
+def _successors(yard: Yard, stops: dict[str, str]) -> Iterator[None]:
+    """Another worker of each queue, as soon as the first one of it has stopped."""
+    waited_for = set(stops)
+
+    def all_stopped() -> bool:
+        for name in [name for name in waited_for if yard.crew.members[name].has_stopped()]:
+            waited_for.remove(name)
+            yard.worker(name, f"{name}-successor")
+        return not waited_for
+
+    until(all_stopped, what=f"all have stopped of {stops}")
+    try:
+        yield
+    finally:
+        for name in stops:
+            yard.crew.remove(f"{name}-successor")
+
+
+@pytest.mark.parametrize("stops", [*CHOSEN, *(REST if EVERYTHING else [])], ids=lambda stops: " ".join(stops.values()))
+def test_a_worker_that_wakes_up_too_late_changes_nothing(yard: Yard, stops: dict[str, str]) -> None:
+    yard.crew.renew({name: {STOP: point} for name, point in stops.items()})
+    refs = yard.submit(*BATCH, max_parallel=1)
+    with _successors(yard, stops):
+        yard.ends_well(refs)
+        _sandboxes_died_before_the_work_was_repeated(yard, refs)
+        for name in stops:
+            yard.crew.go_on(name)
+        for name in stops:
+            until(lambda name=name: yard.crew.members[name].says("result_thrown_away"), 20, f"{name} noticed")  # type: ignore[misc]
+        assert yard.violations(refs) == []
+
+
+def _sandboxes_died_before_the_work_was_repeated(yard: Yard, refs: list[str]) -> None:
+    rows = [row for ref in refs for row in job_sandboxes(yard.db, yard.job(ref).id)]
+    for first, second in itertools.pairwise(sorted(rows, key=lambda row: (row.step_id, row.registered_at))):
+        if first.step_id == second.step_id:
+            assert first.removed_at is not None
+            assert first.removed_at <= second.registered_at
+
+
+def test_while_the_leading_scheduler_is_stopped_another_one_leads(yard: Yard) -> None:
+    yard.scheduler("follower")
+    yard.crew.ready("follower")
+    yard.crew.stop("scheduler")
+    refs = yard.submit(*BATCH)
+    until(lambda: yard.crew.members["follower"].says("lead_taken"), 90, "the follower leads")
+    yard.ends_well(refs)
+    yard.crew.go_on("scheduler")
+    until(lambda: yard.crew.members["scheduler"].says("lead_lost"), 20, "the first one noticed")
+    yard.crew.remove("follower")
