@@ -7,9 +7,9 @@ import platform
 import pytest
 
 from runners.sandbox.backend import Backend
-from runners.sandbox.docker import DockerBackend
 from tests.fixtures.engine import MemoryRegistry
 from tests.sandbox.inside import python, seen, sh
+from tests.sandbox.kinds import connect
 
 pytestmark = pytest.mark.engine
 
@@ -135,7 +135,7 @@ def test_the_environment_is_made_from_nothing(
 
 
 @pytest.fixture(scope="module")
-def answers(engine_host: str, sandbox_image: str) -> dict[str, str]:
+def answers(kind: str, where: str, sandbox_image: str) -> dict[str, str]:
     """What the kernel says to each of SYSTEM_CALLS, all tried in one sandbox."""
     calls = [(name, numbers, arguments) for name, (*numbers, arguments) in SYSTEM_CALLS.items()]
     code = f"""
@@ -148,7 +148,7 @@ for name, (amd64, arm64), arguments in {calls!r}:
     result = libc.syscall(number, *(ctypes.c_long(a) for a in eval('(' + arguments + ',)')))
     seen[name] = errno.errorcode.get(ctypes.get_errno()) if result == -1 else 'allowed'
 """
-    backend = DockerBackend(engine_host, MemoryRegistry("test-system-calls"))
+    backend = connect(kind, where, registry=MemoryRegistry("test-system-calls"))
     found: dict[str, str] = seen(backend, sandbox_image, code)
     backend.close()
     return found

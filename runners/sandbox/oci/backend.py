@@ -40,10 +40,10 @@ class OciBackend:
         runtime: str | None = None,
         grace_seconds: float = 2.0,
     ) -> None:
+        self._owner = check_owner(owner)
         self._places = Places.of(home)
         self._places.prepare()
         self._images = Images(self._places.images)
-        self._owner = check_owner(owner)
         self._cgroups = read_cgroups(self._places.cgroup)
         found = find_runtime(runtime)
         self._limits_swap, self._other_cgroups = counts_swap(), other_hierarchies()

@@ -105,6 +105,8 @@ class Run:
         try:
             channel.wait_started(START_SECONDS)
         except StartFailed as failed:
+            if not (self._host.places.sandbox(labels) / "config.json").exists():
+                raise SandboxLost("the sandbox was removed from outside while it was started") from failed
             removal.stop_runtimes(self._host.places, labels)
             said = complaint(self._host.places.sandbox(labels), pipes.errors)
             raise StartFailed(f"{failed.message}: {said}") from failed

@@ -1,0 +1,85 @@
+"""Every test here runs on every backend of this machine: each promise of a sandbox is a promise of all of them.
+
+`kind` says which; a runtime that is not installed, or that needs root where we are not, shows as skipped.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.oci_layout import Layout
+from runners.sandbox.backend import Backend
+from tests.fixtures.engine import MemoryRegistry
+from tests.sandbox.kinds import KINDS, connect
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """The backend, and its runtime."""
+    backend, _, runtime = str(request.param).partition("-")
+    if backend == "oci":
+        if os.geteuid() != 0:
+            pytest.skip("the oci backend needs root")
+        if shutil.which(runtime) is None:
+            pytest.skip(f"{runtime} is not installed")
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def oci_home() -> Path:
+    """A PATCHYARD_HOME that keeps the unpacked image for the next time."""
+    cache = Path(os.environ.get("PATCHYARD_IMAGES_CACHE") or Path.home() / ".cache/patchyard/images")
+    home = cache / "oci-home"
+    home.mkdir(parents=True, exist_ok=True)
+    return home
+
+
+@pytest.fixture(scope="session")
+def where(kind: str, request: pytest.FixtureRequest) -> str:
+    """Where a backend of this kind has its sandboxes: an engine's address, or a PATCHYARD_HOME."""
+    return str(request.getfixturevalue("engine_host" if kind == "docker" else "oci_home"))
+
+
+@pytest.fixture(scope="session")
+def sandbox_image(kind: str, where: str, sandbox_layout: Layout) -> str:
+    """The manifest digest of sandbox-python, which the backend has."""
+    backend = connect(kind, where, registry=MemoryRegistry("none"))
+    if not backend.has_image(sandbox_layout.manifest_digest):
+        backend.load_image(sandbox_layout.folder)
+    backend.close()
+    return sandbox_layout.manifest_digest
+
+
+@pytest.fixture
+def make_backend(kind: str, where: str, sandbox_image: str) -> Iterator[Callable[..., Backend]]:
+    """Makes backends of one owner of its own; after the test none of its sandboxes may be left."""
+    owner = f"test-{os.getpid()}-{next(_numbers)}"
+    made: list[Backend] = []
+
+    def make(**options: Any) -> Backend:
+        backend = connect(kind, where, **({"registry": MemoryRegistry(owner), "owner": owner} | options))
+        made.append(backend)
+        return backend
+
+    yield make
+    left = make().find()
+    for found in left:
+        made[-1].destroy(found)
+    for backend in made:
+        backend.close()
+    assert not left, f"sandboxes are left: {left}"
+
+
+@pytest.fixture
+def backend(make_backend: Callable[..., Backend]) -> Backend:
+    """A backend of this kind."""
+    return make_backend()
