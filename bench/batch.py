@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
-import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ import typer
 
 from bench import hardening, machine, ours, rival
 from bench.figures import Run
+from bench.folder import measurement_folder
 from bench.report import batch_table
 from bench.workload import prepare_round
 
@@ -133,14 +133,10 @@ def main(
     out: Annotated[Path, typer.Option(help="Where the results go.")] = RESULTS,
 ) -> None:
     """Measure patchyard and mini-swe-agent side by side."""
-    folder = Path(tempfile.mkdtemp(prefix="patchyard-bench-"))
-    folder.chmod(0o755)  # the containers' user reads the repository that is mounted for mini-swe-agent
-    try:
+    with measurement_folder() as folder:
         seen = measure(
             folder, jobs=jobs, rounds=rounds, slots=slots, home=home or folder / "home", rival_folder=rival_folder
         )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     (out / "batch.json").write_text(json.dumps(seen, indent=1) + "\n")
     table = batch_table(seen)

@@ -31,6 +31,7 @@ from patchyard.local.stack import ensure_up, stop
 from patchyard.settings import Settings, load_settings
 
 _POLL_SECONDS = 0.25
+_STALLED_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,7 @@ def run_round(stack: Stack, work: Round) -> Run:
     )
     submitted = time.time()
     batch = find_batch(stack.db, work.name)
-    while unfinished(stack.db, batch.id):
-        time.sleep(_POLL_SECONDS)
+    _wait_until_ended(stack, batch.id)
     after = _cpu_seconds(stack)
     rows = list(iter_results(stack.db, batch.id))
     ended = max(row.finished_at.timestamp() for row in rows if row.finished_at)
@@ -107,6 +107,17 @@ def run_round(stack: Stack, work: Round) -> Run:
             **_where_the_time_went(stack.db, rows),
         },
     )
+
+
+def _wait_until_ended(stack: Stack, batch_id: int) -> None:
+    left, since = unfinished(stack.db, batch_id), time.monotonic()
+    while left:
+        time.sleep(_POLL_SECONDS)
+        now_left = unfinished(stack.db, batch_id)
+        if now_left != left:
+            left, since = now_left, time.monotonic()
+        elif time.monotonic() - since > _STALLED_SECONDS:
+            raise SystemExit(f"no job has ended for {_STALLED_SECONDS} s; see the logs in {stack.settings.home}/logs")
 
 
 def _counts(values: Iterator[str] | Any) -> dict[str, int]:

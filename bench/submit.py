@@ -10,10 +10,8 @@ grows with the batch. Results go to `bench/results/submit.json` and, as a table,
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -25,6 +23,7 @@ import typer
 from bench import machine, ours
 from bench.batch import IMAGE, RESULTS
 from bench.figures import percentile
+from bench.folder import measurement_folder
 from bench.report import submit_table
 from bench.workload import ISSUE, batch, decisions, prepare_round
 from ledger.reads import batch_progress, find_batch, list_jobs, unfinished
@@ -155,12 +154,8 @@ def main(
     out: Annotated[Path, typer.Option(help="Where the results go.")] = RESULTS,
 ) -> None:
     """Measure the submission of a large batch."""
-    folder = Path(tempfile.mkdtemp(prefix="patchyard-bench-"))
-    folder.chmod(0o755)
-    try:
+    with measurement_folder() as folder:
         seen = measure(folder, home or folder / "home", jobs)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     (out / "submit.json").write_text(json.dumps(seen, indent=1) + "\n")
     table = submit_table(seen)
