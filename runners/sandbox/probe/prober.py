@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,7 +27,7 @@ _NO_FILES = bytes(10_240)  # an empty tar
 _REPORT_BYTES = 4 * MIB
 _AT_ONCE = 2
 _LOOK_SECONDS = 30.0
-_START_SECONDS = 30.0
+_START_SECONDS, _LOOK_EVERY_SECONDS = 30.0, 0.01
 _LOOK = Limits(
     memory_bytes=256 * MIB,
     cpus=1.0,
@@ -68,9 +67,9 @@ def probe(backend: Backend, errand: Errand, cancelled: threading.Event | None = 
     there, says nothing of isolation. Raises ProbeStopped, EngineUnavailable, SandboxLost, ImageUnavailable, Unfit, and
     what the registry raises.
     """
-    checks = _look(backend, errand, cancelled)
+    checks = look(backend, errand, cancelled)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="probe") as pool:
-        tried = [pool.submit(_try, backend, errand, attack, cancelled) for attack in ATTACKS]
+        tried = [pool.submit(attack, backend, errand, one, cancelled) for one in ATTACKS]
     for attempt in tried:
         checks += attempt.result()
     checks.append(judged_one("force.nothing_left", partial(_nothing_left, backend, errand)))
@@ -86,6 +85,7 @@ class _Look:
 
     backend: Backend
     spec: SandboxSpec
+    cancelled: threading.Event
     inspection: Inspection | None = None
     of_kernel: dict[str, str] | None = None
     broken: str = "it was not looked at from outside"
@@ -99,8 +99,8 @@ class _Look:
                 self._from_outside()
             except SandboxBroken as broken:
                 self.broken = broken.message
-            if self.inspection is None:
-                time.sleep(0.01)
+                if self.cancelled.wait(_LOOK_EVERY_SECONDS):
+                    return
 
     def _from_outside(self) -> None:
         found = [one for one in self.backend.find(step_id=self.spec.step_id) if one.fence == self.spec.fence]
@@ -115,7 +115,8 @@ class _Look:
         self.inspection = inspection
 
 
-def _look(backend: Backend, errand: Errand, cancelled: threading.Event | None) -> list[Check]:
+def look(backend: Backend, errand: Errand, cancelled: threading.Event | None = None) -> list[Check]:
+    """The checks of what is seen, without the attacks. Raises as `probe` does."""
     facts = backend.facts()
     spec = errand.spec(
         program.argv(facts.architecture),
@@ -124,46 +125,52 @@ def _look(backend: Backend, errand: Errand, cancelled: threading.Event | None) -
         reports=(program.REPORT,),
         report_bytes=_REPORT_BYTES,
     )
-    look, asked, seen = _Look(backend, spec), Asked(spec, facts), Seen({})
-    with suppress(SandboxBroken):
-        seen = _observations(backend.run(spec, look.files(), cancelled))
+    outer, asked, seen = _Look(backend, spec, cancelled or threading.Event()), Asked(spec, facts), Seen({})
+    try:
+        seen, how = _observations(backend.run(spec, outer.files(), cancelled))
+    except SandboxBroken as broken:
+        how = broken.message
     _unless_stopped(cancelled)
-    checks = judged(INSIDE, seen, asked) + outside.record_checks(look.inspection, look.broken)
-    if look.of_kernel is not None:
-        checks += judged(outside.CHECKS, Seen(look.of_kernel), asked)
+    checks = [judged_one("observed.inside", lambda: ("end" in seen, how)), *judged(INSIDE, seen, asked)]
+    checks += outside.record_checks(outer.inspection, outer.broken)
+    if outer.of_kernel is not None:
+        checks += judged(outside.CHECKS, Seen(outer.of_kernel), asked)
     return checks
 
 
-def _observations(result: SandboxResult) -> Seen:
-    """What was observed, if the observer ended well and its report came out."""
+def _observations(result: SandboxResult) -> tuple[Seen, str]:
+    """What was observed, if the observer ended well and its whole report came out; and how that went."""
     if result.exit_code != 0 or not result.reports or result.reports[0].state != "ok":
-        return Seen({})
-    return read_report(result.reports[0].data)
+        said = result.output[-200:].decode(errors="replace")
+        return Seen({}), f"the observer {result.ended.replace('_', ' ')} ({result.exit_code}): {said}"
+    seen = read_report(result.reports[0].data)
+    return seen, f"{seen['end']} observations" if "end" in seen else "the observer's report is not whole"
 
 
 # -- trying by force --------------------------------------------------------------------------------------------------
 
 
-def _try(backend: Backend, errand: Errand, attack: Attack, cancelled: threading.Event | None) -> list[Check]:
-    spec = errand.spec(attack.command, attack.limits, attack.deadline_seconds)
+def attack(backend: Backend, errand: Errand, one: Attack, cancelled: threading.Event | None = None) -> list[Check]:
+    """The checks of one attack. Raises as `probe` does."""
+    spec = errand.spec(one.command, one.limits, one.deadline_seconds)
     stop = cancelled
     files: Iterator[bytes] = iter((_NO_FILES,))
-    if attack.cancel_after_seconds is not None:
+    if one.cancel_after_seconds is not None:
         stop = threading.Event()
-        files = _cancelling(stop, attack.cancel_after_seconds)
+        files = _cancelling(stop, one.cancel_after_seconds)
     judge: Callable[[str], Check]
     try:
         result = backend.run(spec, files, stop)
     except SandboxBroken as broken:
         judge = partial(_broken, broken.message)
     else:
-        judge = partial(_judged, result, attack)
+        judge = partial(_judged, result, one)
     _unless_stopped(cancelled)
-    return [judge(name) for name in attack.judges]
+    return [judge(name) for name in one.judges]
 
 
-def _judged(result: SandboxResult, attack: Attack, name: str) -> Check:
-    return judged_one(name, partial(attack.judges[name], result, attack))
+def _judged(result: SandboxResult, one: Attack, name: str) -> Check:
+    return judged_one(name, partial(one.judges[name], result, one))
 
 
 def _broken(why: str, name: str) -> Check:

@@ -1,0 +1,75 @@
+"""Probes of real sandboxes: a good one passes on every backend, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from runners.sandbox.backend import RECORDED, Backend, FoundSandbox, ImageUnavailable
+from runners.sandbox.probe import Errand, ProbeStopped, probe, subject_of
+from runners.sandbox.probe.force import ATTACKS
+from runners.sandbox.probe.outside import CHECKS as OF_KERNEL
+from runners.sandbox.probe.prober import INSIDE
+
+pytestmark = pytest.mark.engine
+
+
+def test_a_sandbox_keeps_every_promise(backend: Backend, sandbox_image: str) -> None:
+    checks = probe(backend, Errand(sandbox_image, 70, 71, 1))
+    assert [(check.name, check.evidence) for check in checks if not check.ok] == []
+    names = {check.name for check in checks}
+    assert names >= {*INSIDE, "observed.inside", "force.nothing_left"}
+    assert names >= {f"record.{point}" for point in RECORDED}
+    assert names >= {name for attack in ATTACKS for name in attack.judges}
+    assert (names >= set(OF_KERNEL)) == (os.geteuid() == 0)
+    assert len(names) == len(checks)
+    assert backend.find() == []
+
+
+def test_a_stopped_probe_says_nothing_and_leaves_nothing(backend: Backend, sandbox_image: str) -> None:
+    stop = threading.Event()
+    timer = threading.Timer(0.5, stop.set)
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(ProbeStopped):
+        probe(backend, Errand(sandbox_image, 70, 71, 1), stop)
+    assert time.monotonic() - began < 20
+    assert backend.find() == []
+
+
+def test_an_image_that_is_not_there_says_nothing_of_isolation(backend: Backend) -> None:
+    with pytest.raises(ImageUnavailable):
+        probe(backend, Errand("sha256:" + "0" * 64, 70, 71, 1))
+
+
+def test_a_sandbox_that_cannot_be_found_from_outside_has_failed(
+    make_backend: Callable[..., Backend], sandbox_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runners.sandbox.probe import prober
+
+    backend = make_backend()
+    found: list[FoundSandbox] = []
+    monkeypatch.setattr(backend, "find", lambda **_: found)
+    monkeypatch.setattr(prober, "_START_SECONDS", 0.5)
+    checks = prober.look(backend, Errand(sandbox_image, 70, 71, 1))
+    wrong = {check.name for check in checks if not check.ok}
+    assert {name for name in wrong if name.startswith("record.")} == {f"record.{point}" for point in RECORDED}
+    assert not any(check.name.startswith("kernel.") for check in checks)
+    assert wrong == {name for name in wrong if name.startswith("record.")}
+
+
+def test_backends_runtimes_and_images_are_different_subjects(backend: Backend, sandbox_image: str) -> None:
+    facts = backend.facts()
+    about = subject_of(facts, sandbox_image)
+    assert about.key == subject_of(backend.facts(), sandbox_image).key
+    assert about.key != subject_of(facts, "sha256:" + "0" * 64).key
+    for change in ({"runtime": "other"}, {"version": "0"}, {"kernel": "0"}, {"runtime_version": "0"}, {"host": "/x"}):
+        assert about.key != subject_of(facts.model_copy(update=change), sandbox_image).key
+    assert about.host["boot"] not in ("", "another machine")
+    assert subject_of(facts.model_copy(update={"host": "tcp://far:2375"}), sandbox_image).host["boot"] == (
+        "another machine"
+    )
