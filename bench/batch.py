@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from bench.figures import Run
 from bench.folder import measurement_folder
 from bench.report import batch_table
 from bench.workload import prepare_round
+from ledger.errors import Unfit
 
 IMAGE = "sandbox-python"
 RESULTS = Path(__file__).with_name("results")
@@ -37,40 +39,23 @@ def measure(
     python = rival.environment(rival_folder)
     require_docker_command()
     quiet = machine.idle_share()
-    with ours.running_stack(home, slots) as stack:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    with ours.running_stack(home, slots, "docker") as stack:
         image = ours.image_reference(stack, IMAGE)
-        limits = hardening.run_args(folder, stack.docker_host, stack.settings.sandbox_runtime)
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-
-        def patchyard(name: str, number: int) -> Run:
-            return ours.run_round(stack, prepare_round(folder / f"ours-{name}", f"bench-{stamp}-{name}", number))
+        limits = hardening.run_args(folder, stack.engine, stack.settings.sandbox_runtime)
+        slots_used = stack.settings.sandbox_slots
 
         def other(name: str, number: int) -> Run:
             mine = folder / f"rival-{name}"
             work = prepare_round(mine / "work", f"bench-{stamp}-{name}", number)
             seen = rival.run_round(
-                python,
-                mine,
-                work,
-                image=image,
-                run_args=limits,
-                threads=stack.settings.sandbox_slots,
-                docker_host=stack.docker_host,
+                python, mine, work, image=image, run_args=limits, threads=slots_used, docker_host=stack.engine
             )
-            rival.wait_until_cleared(stack.docker_host)
+            rival.wait_until_cleared(stack.engine)
             return seen
 
-        for system in (patchyard, other):
-            system("warm-up", WARM_UP_JOBS)
-        runs: list[Run] = []
-        for number in range(1, rounds + 1):
-            for system in (other, patchyard):
-                began = machine.busy_cpu_seconds()
-                run = system(f"round-{number}", jobs)
-                runs.append(replace(run, busy_cpu_seconds=machine.busy_cpu_seconds() - began))
-                say_run(runs[-1])
-        facts = machine.facts(stack.docker_host)
-        slots_used = stack.settings.sandbox_slots
+        runs = _in_turn((other, _patchyard(stack, folder, stamp)), jobs, rounds)
+        facts = machine.facts(stack.engine)
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {**facts, "idle_share_before": quiet},
@@ -81,14 +66,52 @@ def measure(
         "run_args": [argument.replace(str(folder), "…") for argument in limits],
         "runs": [run.plain() for run in runs],
         "summary": summary(runs),
+        "without_engine": _without_engine(home, slots, folder, stamp, jobs),
     }
+
+
+System = Callable[[str, int], Run]
+"""Does a round of so many jobs under that name."""
+
+
+def _patchyard(stack: ours.Stack, folder: Path, stamp: str) -> System:
+    backend = stack.settings.sandbox_backend
+
+    def run(name: str, number: int) -> Run:
+        return ours.run_round(stack, prepare_round(folder / f"{backend}-{name}", f"{backend}-{stamp}-{name}", number))
+
+    return run
+
+
+def _in_turn(systems: Sequence[System], jobs: int, rounds: int) -> list[Run]:
+    for system in systems:
+        system("warm-up", WARM_UP_JOBS)
+    runs: list[Run] = []
+    for number in range(1, rounds + 1):
+        for system in systems:
+            began = machine.busy_cpu_seconds()
+            run = system(f"round-{number}", jobs)
+            runs.append(replace(run, busy_cpu_seconds=machine.busy_cpu_seconds() - began))
+            say_run(runs[-1])
+    return runs
+
+
+def _without_engine(home: Path, slots: int | None, folder: Path, stamp: str, jobs: int) -> dict[str, Any]:
+    """One round on an OCI runtime that patchyard drives itself; mini-swe-agent has nothing like it to compare with."""
+    try:
+        with ours.running_stack(home, slots, "oci") as stack:
+            ours.image_reference(stack, IMAGE)
+            return _in_turn((_patchyard(stack, folder, stamp),), jobs, 1)[0].plain()
+    except Unfit as unfit:
+        ours.say(f"not measured without an engine: {unfit.message}")
+        return {"not_measured": unfit.message}
 
 
 def summary(runs: list[Run]) -> dict[str, Any]:
     """Each system over all of its rounds, and patchyard's share of the other's throughput, round by round."""
     by_system: dict[str, list[Run]] = {}
     for run in runs:
-        by_system.setdefault("patchyard" if run.system == "patchyard" else "rival", []).append(run)
+        by_system.setdefault("patchyard" if run.system.startswith("patchyard") else "rival", []).append(run)
     pairs = zip(by_system["patchyard"], by_system["rival"], strict=True)
     ratios = [mine.jobs_per_minute / other.jobs_per_minute for mine, other in pairs]
     return {

@@ -36,10 +36,11 @@ _STALLED_SECONDS = 120
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack that runs: its settings, its engine, its ledger."""
+    """A stack that runs: its settings, the address of what runs its sandboxes, its ledger."""
 
     settings: Settings
-    docker_host: str
+    engine: str
+    runtime: str
     db: Database
 
     def command(self, *arguments: str) -> list[str]:
@@ -48,7 +49,12 @@ class Stack:
 
     @property
     def environment(self) -> dict[str, str]:
-        own = {"PATCHYARD_HOME": str(self.settings.home), "PATCHYARD_DOCKER_HOST": self.docker_host}
+        own = {
+            "PATCHYARD_HOME": str(self.settings.home),
+            "PATCHYARD_SANDBOX_BACKEND": self.settings.sandbox_backend,
+        }
+        if self.settings.docker_host is not None:
+            own["PATCHYARD_DOCKER_HOST"] = self.settings.docker_host
         return {**os.environ, **own}
 
 
@@ -58,16 +64,21 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def running_stack(home: Path, slots: int | None) -> Iterator[Stack]:
-    """A private stack in `home` with `slots` sandboxes at once (None: patchyard's own default), stopped at the end."""
+def running_stack(home: Path, slots: int | None, backend: str) -> Iterator[Stack]:
+    """A private stack in `home` with `slots` sandboxes at once (None: patchyard's own default), stopped at the end.
+
+    Raises Unfit when this machine has not got what `backend` needs.
+    """
     given = {} if slots is None else {"sandbox_slots": slots}
-    settings = load_settings(home=home, sandbox_backend="docker", **given)  # the rival has nothing else
+    settings = load_settings(home=home, sandbox_backend=backend, **given)
     try:
         running = ensure_up(settings, say=say)
-        if running.docker_host is None:
-            raise SystemExit("the stack has no container engine; see `patchyard doctor`")
+        if running.engine is None:
+            raise SystemExit("the stack's sandboxes do not run on this machine; see `patchyard doctor`")
+        settings = settings.model_copy(update={"docker_host": running.docker_host})
+        runtime = f"{running.sandbox_backend} {running.sandbox_runtime or ''}".strip()
         with Database(running.database_url, name="bench") as db:
-            yield Stack(settings, running.docker_host, db)
+            yield Stack(settings, running.engine, runtime, db)
     finally:
         left = stop(settings, say=say)
         if left:
@@ -91,7 +102,7 @@ def run_round(stack: Stack, work: Round) -> Run:
     rows = list(iter_results(stack.db, batch.id))
     ended = max(row.finished_at.timestamp() for row in rows if row.finished_at)
     return Run(
-        system="patchyard",
+        system=f"patchyard ({stack.runtime})",
         round=work.name,
         jobs=len(rows),
         succeeded=sum(row.reason == "verified" for row in rows),
@@ -193,10 +204,9 @@ def _ms(later: Any, earlier: Any) -> float:
 
 def image_reference(stack: Stack, name: str) -> str:
     """What `docker run` is to be given for the locked image `name`; it is built and loaded if it is not there yet."""
-    settings = stack.settings.model_copy(update={"docker_host": stack.docker_host})
-    entry = locked_images(settings).get(name)
-    if entry is None or layout_of(settings, entry.digest) is None:
+    entry = locked_images(stack.settings).get(name)
+    if entry is None or layout_of(stack.settings, entry.digest) is None:
         say(f"building the image {name}")
-        entry = build_image(settings, name)
-    bring_images(settings, stack.docker_host, [FoundImage(entry.digest, name)], say)
+        entry = build_image(stack.settings, name)
+    bring_images(stack.settings, stack.engine, [FoundImage(entry.digest, name)], say)
     return entry.config

@@ -38,8 +38,19 @@ def batch_table(seen: dict[str, Any]) -> str:
         f"{', '.join(f'{ratio:.2f}' for ratio in summary['ratios'])}).",
         "",
     ]
-    last = [run for run in seen["runs"] if run["system"] == "patchyard"][-1]
-    return "\n".join([*lines, *_time_table(last), ""])
+    last = [run for run in seen["runs"] if run["system"].startswith("patchyard")][-1]
+    return "\n".join([*lines, *_without_engine_lines(seen["without_engine"]), *_time_table(last), ""])
+
+
+def _without_engine_lines(run: dict[str, Any]) -> list[str]:
+    if "not_measured" in run:
+        return [f"Without an engine nothing was measured: {run['not_measured']}.", ""]
+    return [
+        f"Without an engine ({run['system']}), where there is nothing to compare it with: "
+        f"{run['succeeded']}/{run['jobs']} in {run['seconds']:.1f} s, **{run['jobs_per_minute']:.1f} jobs a minute**, "
+        f"{run['slot_ms_per_tool_call']:.0f} slot ms a tool call, {run['cpu_ms_per_job']:.0f} processor ms a job.",
+        "",
+    ]
 
 
 def _machine_line(measured_at: str, machine: dict[str, Any]) -> str:

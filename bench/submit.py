@@ -115,7 +115,7 @@ def _timed(ask: Callable[[], object]) -> dict[str, float | None]:
 def measure(folder: Path, home: Path, jobs: int) -> dict[str, Any]:
     """Submits a tenth of `jobs`, then all, then the same again; asks; cancels."""
     quiet = machine.idle_share()
-    with ours.running_stack(home, None) as stack:
+    with ours.running_stack(home, None, "auto") as stack:
         ours.image_reference(stack, IMAGE)
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         small, large = f"submit-{stamp}-small", f"submit-{stamp}-large"
@@ -136,7 +136,7 @@ def measure(folder: Path, home: Path, jobs: int) -> dict[str, Any]:
         latency = _latencies(stack, large)
         cancel_seconds, _ = run_watched(stack, "cancel", large)
         progress = batch_progress(stack.db, find_batch(stack.db, large).id)
-        facts = machine.facts(stack.docker_host)
+        facts = machine.facts(stack.settings.docker_host)
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {**facts, "idle_share_before": quiet},
