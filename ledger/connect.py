@@ -163,6 +163,11 @@ def _own_error(error: psycopg.Error) -> Permanent | None:
             return ActionConflict()
         case "PY005":
             return IsolationUnverified()
+        case "42501":
+            return BadInput(
+                f"this login of the database may not do that ({error.diag.message_primary})",
+                remedy="use one that has the role of its kind of service",
+            )
         case "42P01" | "3F000" | "42883":
             return BadInput(
                 f"the database has no ledger of this version ({error.diag.message_primary})",

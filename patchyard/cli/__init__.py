@@ -54,6 +54,7 @@ COMMANDS: dict[str, Entry] = {
     "down": Entry("down", "Stop the local stack, and show that nothing of it is left.", _STACK),
     "ps": Entry("ps", "The processes of the local stack.", _STACK),
     "doctor": Entry("doctor", "What this machine has and lacks, each with the remedy.", _STACK),
+    "probe": Entry("probe", "Whether a sandbox here is what it is said to be, with the evidence.", _STACK),
     "images": Entry("images", "Build, lock and list sandbox images.", _STACK),
     "worker": Entry("worker", "Work on the steps of some queues.", _SERVE),
     "scheduler": Entry("scheduler", "Admit jobs and recover what was lost.", _SERVE),

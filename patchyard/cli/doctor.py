@@ -7,9 +7,15 @@ from typing import Annotated
 
 import typer
 
+from ledger.errors import PatchyardError
+from ledger.probes import latest_probes
 from patchyard.cli.console import ExitStatus, leave, print_json, print_table, table
-from patchyard.local.fitness import examine, is_fit
-from patchyard.settings import load_settings, show_settings
+from patchyard.cli.opened import opened_ledger
+from patchyard.cli.units import time_text
+from patchyard.image_shelf import locked_images
+from patchyard.local.fitness import SANDBOX_IMAGE, Finding, examine, is_fit
+from patchyard.settings import Settings, load_settings, show_settings
+from runners.sandbox.probe import boot_id
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
@@ -20,7 +26,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print the find
     Example: [bold]patchyard doctor --json | jq '.findings[] | select(.state != "ok")'[/bold]
     """
     settings = load_settings()
-    findings = examine(settings)
+    findings = [*examine(settings), _isolation(settings)]
     shown = show_settings(settings)
     if as_json:
         print_json(
@@ -37,3 +43,23 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print the find
         print_table(table("setting", "value", "source", rows=[(item.name, item.value, item.source) for item in shown]))
     if not is_fit(findings):
         leave(ExitStatus.UNFIT)
+
+
+def _isolation(settings: Settings) -> Finding:
+    """What the last probe of the usual image found on this machine, since it was started."""
+    try:
+        entry = locked_images(settings).get(SANDBOX_IMAGE)
+        with opened_ledger(settings) as db:
+            found = latest_probes(db, image=entry.digest) if entry is not None else []
+    except PatchyardError as error:
+        return Finding("isolation", "note", f"no probe is known: {error.message}", "patchyard probe")
+    here = [probe for probe in found if probe.host.get("boot") == boot_id()]
+    if not here or (here[0].ok and here[0].expired):
+        what = f"the probe of {time_text(here[0].probed_at)} has run out" if here else f"{SANDBOX_IMAGE} was not probed"
+        return Finding("isolation", "note", f"{what}; the first job does it", "patchyard probe")
+    last = here[0]
+    where = f"{SANDBOX_IMAGE} on {last.backend}/{last.runtime}, {time_text(last.probed_at)}"
+    if not last.ok:
+        return Finding("isolation", "missing", f"{where}: failed {', '.join(last.failed)}", "patchyard probe")
+    what = f"{where}: {len(last.checks)} checks passed, good until {time_text(last.expires_at)}"
+    return Finding("isolation", "ok", what)

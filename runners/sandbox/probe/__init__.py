@@ -7,6 +7,6 @@ was observed goes in, checks come out, and what was not observed has failed.
 """
 
 from runners.sandbox.probe.prober import Errand, ProbeStopped, probe
-from runners.sandbox.probe.subject import subject_of
+from runners.sandbox.probe.subject import boot_id, subject_of
 
-__all__ = ["Errand", "ProbeStopped", "probe", "subject_of"]
+__all__ = ["Errand", "ProbeStopped", "boot_id", "probe", "subject_of"]

@@ -8,7 +8,7 @@ are tried together. Nothing is judged by how fast it was, since a busy machine i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from policy.ceilings import KIB, MIB, Limits
 from runners.sandbox import wrapper
@@ -138,13 +138,18 @@ class Attack:
         """What to run."""
         return (wrapper.INTERPRETER, "-e", self.program, *self.arguments)
 
+    def unhurried(self) -> Attack:
+        """The same attack with time enough on a machine that has little to spare."""
+        return replace(self, deadline_seconds=5 * self.deadline_seconds)
+
 
 def processor(result: SandboxResult, attack: Attack) -> tuple[bool, str]:
-    """A busy loop gets its share and no more; the kernel counted that it was held back, where it counts."""
+    """A busy loop gets its share and no more. The kernel counted that it was held back, unless the machine was too busy
+    to give it even its share."""
     used, elapsed, throttled = _line(result, "processor")
-    most = attack.limits.cpus * (int(elapsed) + 200) * 1.15
-    ok = int(used) <= most and (throttled == "-" or int(throttled) > 0)
-    return ok, f"{used} ms of {elapsed} at {attack.limits.cpus:g} processors, throttled {throttled} times"
+    share = attack.limits.cpus * int(elapsed)
+    held_back = int(used) <= share if throttled == "0" else int(used) <= 1.15 * (share + 200 * attack.limits.cpus)
+    return held_back, f"{used} ms of {elapsed} at {attack.limits.cpus:g} processors, throttled {throttled} times"
 
 
 def memory(result: SandboxResult, attack: Attack) -> tuple[bool, str]:

@@ -27,7 +27,7 @@ def subject_of(facts: EngineFacts, image: str) -> Subject:
         runtime=facts.runtime,
         host={
             "address": facts.host,
-            "boot": _boot_id() if is_local(facts) else "another machine",
+            "boot": boot_id() if is_local(facts) else "another machine",
             "engine": facts.version,
             "runtime": facts.runtime_version,
             "kernel": facts.kernel,
@@ -44,7 +44,8 @@ def is_local(facts: EngineFacts) -> bool:
     return facts.host.startswith(("unix://", "/"))
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """What tells this boot of this machine from all others."""
     return _BOOT_ID.read_text().strip()
 
 
