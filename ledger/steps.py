@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from psycopg.rows import DictRow
+from pydantic import ValidationError
 
 from ledger.connect import Connection, Database, amounts_literal, json_or_none, parse_amounts, run
 from ledger.errors import BudgetExhausted, LeaseLost
@@ -55,6 +56,11 @@ def claim_step(
             if not rows:
                 return None
             return _with_hold(connection, _claim(step_id, rows[0]), estimate)
+    except ValidationError as unreadable:
+        first = unreadable.errors(include_url=False, include_input=False)[0]
+        why = f"this worker cannot read the job: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        db.run("note_unreadable", step=step_id, why=why, max_attempts=MAX_ATTEMPTS)
+        return None
     except BudgetExhausted as short:
         db.run("refuse_claim", step=step_id, resource=short.resource)
         return None

@@ -433,6 +433,28 @@ BEGIN
     END IF;
 END $$;
 
+CREATE OR REPLACE FUNCTION ledger.note_unreadable(step bigint, why text, max_attempts integer) RETURNS void
+LANGUAGE plpgsql AS $$
+-- A worker of another version cannot read the job. It is offered again, ever later, so that a worker that can may take
+-- it, and in the end it needs a person.
+DECLARE
+    row ledger.steps;
+BEGIN
+    PERFORM FROM ledger.steps s JOIN ledger.jobs j ON j.id = s.job_id WHERE s.id = step FOR NO KEY UPDATE OF j;
+    SELECT * INTO row FROM ledger.steps WHERE id = step AND state = 'ready' FOR UPDATE;
+    IF NOT FOUND OR row.available_at > ledger.now() THEN
+        RETURN;
+    END IF;
+    UPDATE ledger.steps SET attempt = attempt + 1, offered_at = NULL,
+        available_at = ledger.now() + make_interval(secs => 5 * 2 ^ row.attempt)
+    WHERE id = step;
+    PERFORM ledger.append_event(row.job_id, 'job_unreadable', row.agent_id, step,
+        jsonb_build_object('why', why, 'attempt', row.attempt + 1));
+    IF row.attempt + 1 >= max_attempts AND row.fence = 0 THEN
+        PERFORM ledger.end_job(row.job_id, 'too_many_attempts', jsonb_build_object('why', why));
+    END IF;
+END $$;
+
 CREATE OR REPLACE FUNCTION ledger.expire_step(step bigint, max_attempts integer) RETURNS boolean
 LANGUAGE plpgsql AS $$
 -- A lease that ran out is taken away. What the attempt may have cost stays spent: a model call its whole hold of tokens

@@ -9,6 +9,9 @@ SELECT ledger.hold(%(step)s, %(fence)s, %(wanted)s::ledger.amounts, %(from_reser
 -- name: refuse_claim
 SELECT ledger.refuse_claim(%(step)s, %(resource)s)
 
+-- name: note_unreadable
+SELECT ledger.note_unreadable(%(step)s, %(why)s, %(max_attempts)s)
+
 -- name: renew_leases
 SELECT * FROM ledger.renew_leases(%(ids)s, %(fences)s, make_interval(secs => %(seconds)s))
 

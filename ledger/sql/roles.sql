@@ -40,7 +40,7 @@ DECLARE
 BEGIN
     FOREACH entry IN ARRAY ARRAY[
         'lease_step', 'hold', 'refuse_claim', 'renew_leases', 'complete_step', 'give_back', 'held_step', 'append_events',
-        'lease_owners', 'forfeit_leases', 'intend', 'register_sandbox', 'record_probe', 'expire_step', 'admit', 'offer_ready', 'request_cancel', 'reopen_job',
+        'lease_owners', 'forfeit_leases', 'note_unreadable', 'intend', 'register_sandbox', 'record_probe', 'expire_step', 'admit', 'offer_ready', 'request_cancel', 'reopen_job',
         'resolve_action', 'audit_job'
     ] LOOP
         EXECUTE (SELECT string_agg(format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, pg_temp; '
@@ -78,7 +78,7 @@ REVOKE EXECUTE ON FUNCTION ledger.grant_to FROM PUBLIC;
 -- Columns of steps without what models and tools said: enough to find out what became of a lease.
 SELECT ledger.grant_to(kind,
     ARRAY['lease_step', 'hold', 'refuse_claim', 'renew_leases', 'complete_step', 'give_back', 'held_step',
-          'append_events', 'intend', 'lease_owners', 'forfeit_leases'],
+          'append_events', 'intend', 'lease_owners', 'forfeit_leases', 'note_unreadable'],
     ARRAY['SELECT (id, job_id, agent_id, seq, queue, state, attempt, fence, lease_expires_at) ON ledger.steps',
           'SELECT, INSERT ON ledger.objects', 'SELECT ON ledger.packs'])
 FROM unnest(ARRAY['decide', 'sandbox', 'publish']) AS kind;

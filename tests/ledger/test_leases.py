@@ -193,3 +193,23 @@ def test_an_attempt_that_does_not_count_can_be_made_again(database: Database, cl
         assert (claim.attempt, claim.fence) == (1, fence)
         give_back(database, claim, why="shutdown", delay_seconds=0, counted=False)
         claim = claim_step(database, claim.step_id, owner="w", lease_seconds=30, estimate=nothing)
+
+
+def test_a_job_that_no_worker_can_read_does_not_go_round_for_ever(
+    database: Database, first_step: Callable[..., int]
+) -> None:
+    step = first_step()
+    with database.transaction() as connection:
+        connection.execute("UPDATE ledger.jobs SET spec = spec || '{\"of_tomorrow\": 1}'")
+    for attempt in range(MAX_ATTEMPTS):
+        with move_clock(database, seconds=1000 * attempt):
+            for _ in range(3):  # repeated messages do not use attempts up
+                assert claim_step(database, step, owner="w", lease_seconds=9, estimate=nothing) is None
+            assert find_job_state(database) == ("queued" if attempt + 1 < MAX_ATTEMPTS else "needs_attention")
+
+
+def find_job_state(database: Database) -> str:
+    with database.transaction() as connection:
+        row = connection.execute("SELECT state FROM ledger.jobs").fetchone()
+    assert row is not None
+    return str(row["state"])
