@@ -37,6 +37,7 @@ from patchyard.settings import Settings
 from patchyard.step_work import StepWorker, Work
 from patchyard.works import DecideWork, RunnerWork
 from runners.act import act
+from runners.effects.credentials import Credentials
 from runners.isolation import Isolation
 from runners.publish import publish
 from runners.registry import LedgerRegistry
@@ -129,7 +130,8 @@ def _works(settings: Settings, queues: Mapping[Queue, int], db: Database, stack:
             reaper = Reaper(db, runner.backend, runner.engine_host)
             stack.callback(reaper.close)
         if "publish" in queues:
-            works["publish"] = RunnerWork(publish, runner)
+            credentials = Credentials.read(settings.credentials) if settings.credentials else None
+            works["publish"] = RunnerWork(publish, replace(runner, credentials=credentials))
     return works
 
 
