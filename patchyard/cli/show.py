@@ -105,7 +105,9 @@ def _print_job(job: Job) -> None:
         _print_verdict(row.verdict)
     _print_times(job)
     left = [sandbox.name for sandbox in job.sandboxes if sandbox.state != "removed"]
-    print(f"sandboxes: {len(job.sandboxes)} in all, {len(left)} not proved dead {' '.join(left)}".rstrip())
+    of_probes = sum(sandbox.purpose == "probe" for sandbox in job.sandboxes)
+    probes = f" ({of_probes} of them to prove isolation)" if of_probes else ""
+    print(f"sandboxes: {len(job.sandboxes)} in all{probes}, {len(left)} not proved dead {' '.join(left)}".rstrip())
 
 
 def _source_words(source: SourceRef) -> str:
