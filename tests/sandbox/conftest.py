@@ -9,7 +9,6 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,15 +31,6 @@ def kind(request: pytest.FixtureRequest) -> str:
         if shutil.which(runtime) is None:
             pytest.skip(f"{runtime} is not installed")
     return str(request.param)
-
-
-@pytest.fixture(scope="session")
-def oci_home() -> Path:
-    """A PATCHYARD_HOME that keeps the unpacked image for the next time."""
-    cache = Path(os.environ.get("PATCHYARD_IMAGES_CACHE") or Path.home() / ".cache/patchyard/images")
-    home = cache / "oci-home"
-    home.mkdir(parents=True, exist_ok=True)
-    return home
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,7 @@ class Workers:
         """A worker whose command is running."""
         worker = self.start(seconds=seconds)
         while not any(self._runs(one) for one in self.backend.find()):
+            assert worker.poll() is None
             time.sleep(0.02)
         return worker
 

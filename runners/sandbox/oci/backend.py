@@ -51,7 +51,7 @@ class OciBackend:
             places=self._places,
             cgroups=self._cgroups,
             runtime=found,
-            launcher=Launcher(self._places.images, self._places.scratch, needed_hierarchies(), found.sealable),
+            launcher=Launcher(self._images.folder, self._places.scratch, needed_hierarchies(), found.sealable),
             registry=registry,
             owner=self._owner,
             grace_seconds=grace_seconds,

@@ -50,10 +50,10 @@ class UnpackedImage(Record):
 
 
 class Images:
-    """The unpacked images in `folder`. One object serves many threads."""
+    """The unpacked images in `folder`, which may be a link to one on another disk. One object serves many threads."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder.resolve()  # runtimes take no root that is reached through a link
         self._lock = threading.Lock()
         self._checked: dict[str, UnpackedImage] = {}
 
@@ -79,7 +79,7 @@ class Images:
         with self._only_one():
             if (known := self.find(layout.manifest_digest)) is not None:
                 return known
-            with tempfile.TemporaryDirectory(dir=self._folder, prefix=".unpacking-") as scratch:
+            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".unpacking-") as scratch:
                 work = Path(scratch) / "image"
                 work.mkdir(mode=0o700)
                 image = _unpack(layout, work)
@@ -95,7 +95,7 @@ class Images:
         return image
 
     def _place(self, digest: str) -> Path:
-        return self._folder / digest.removeprefix("sha256:")
+        return self.folder / digest.removeprefix("sha256:")
 
     def _read(self, digest: str) -> UnpackedImage | None:
         try:
@@ -106,9 +106,9 @@ class Images:
     @contextmanager
     def _only_one(self) -> Iterator[None]:
         """Of all processes of this machine, and what a killed one left half unpacked is taken away."""
-        with (self._folder / "lock").open("w") as lock:
+        with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for left in self._folder.glob(".unpacking-*"):
+            for left in self.folder.glob(".unpacking-*"):
                 shutil.rmtree(left)
             yield
 

@@ -1,0 +1,171 @@
+"""What runs the sandboxes of a stack: what was asked for, else the fastest that works; nothing else silently."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from images.oci_layout import Layout
+from ledger.connect import Database
+from ledger.errors import BadInput, Unfit
+from ledger.sandboxes import live_sandboxes
+from patchyard.backends import choose_backend
+from patchyard.local.stack import ensure_up, stop
+from patchyard.settings import Settings, load_settings
+from runners.sandbox.oci.cgroups import read_cgroups
+from runners.sandbox.oci.places import Places
+from runners.sandbox.oci.runtime import installed
+from tests.fixtures.engine import lend_images
+from tests.integration.stack.conftest import eventually
+from tests.integration.stack.test_services import Commands, submit_a_long_run
+
+needs_oci = pytest.mark.skipif(os.geteuid() != 0 or not installed(), reason="needs root, and crun or runc")
+
+
+def _settings(home: Path, **given: Any) -> Settings:
+    return load_settings(**({"home": home / "home", "docker_host": None, "sandbox_backend": "auto"} | given))
+
+
+@needs_oci
+def test_auto_takes_a_runtime_without_an_engine(tmp_path: Path) -> None:
+    chosen = choose_backend(_settings(tmp_path))
+    assert (chosen.backend, chosen.runtime) == ("oci", installed()[0])
+    assert "the fastest that works here" in chosen.why
+    assert read_cgroups(Places.of(tmp_path / "home").cgroup).names() == set()
+
+
+@needs_oci
+@pytest.mark.parametrize("backend", ["auto", "oci"])
+def test_a_runtime_that_is_asked_for_is_taken(tmp_path: Path, backend: str) -> None:
+    wanted = installed()[-1]
+    chosen = choose_backend(_settings(tmp_path, sandbox_backend=backend, sandbox_runtime=wanted))
+    assert (chosen.backend, chosen.runtime) == ("oci", wanted)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"docker_host": "unix:///no/engine.sock"}, "an engine's address is set"),
+        ({"sandbox_backend": "docker"}, "PATCHYARD_SANDBOX_BACKEND says so"),
+        ({"sandbox_runtime": "none-such"}, "no such program"),
+    ],
+)
+def test_auto_takes_an_engine_where_one_is_named_or_nothing_else_goes(
+    tmp_path: Path, given: dict[str, Any], why: str
+) -> None:
+    chosen = choose_backend(_settings(tmp_path, **given))
+    assert chosen.backend == "docker"
+    assert why in chosen.why
+
+
+@needs_oci
+def test_what_is_asked_for_is_not_replaced(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no such program"):
+        choose_backend(_settings(tmp_path, sandbox_backend="oci", sandbox_runtime="none-such"))
+    broken = tmp_path / "crun"
+    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo crun version 0 && exit\nexit 1\n')
+    broken.chmod(0o755)
+    with pytest.raises(Unfit, match="a sandbox by crun fails here"):
+        choose_backend(_settings(tmp_path, sandbox_backend="oci", sandbox_runtime=str(broken)))
+    assert choose_backend(_settings(tmp_path, sandbox_runtime=str(broken))).backend == "docker"
+
+
+@needs_oci
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["up", "doctor"])
+def test_a_machine_with_neither_is_unfit_and_told_what_to_do(tmp_path: Path, command: str) -> None:
+    """In a view of the machine in which nobody can execute the programs."""
+    programs = [shutil.which(name, path="/usr/local/bin:/usr/sbin:/usr/bin") for name in ("dockerd", *installed())]
+    hidden = "".join(f"mount --bind /dev/null {program}; " for program in programs if program)
+    python = f"{sys.executable} -m patchyard.cli {command}"
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f"{hidden} exec {python}"],
+        env={"PATH": os.environ["PATH"], "PATCHYARD_HOME": str(tmp_path / "home"), "PYTHONPATH": _sources()},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 3, done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "there is no OCI runtime here" in said
+    assert "there is no dockerd to start" in said
+    assert "apt-get install" in said
+
+
+def _sources() -> str:
+    return str(Path(sys.modules["patchyard"].__path__[0]).parent)
+
+
+@pytest.fixture
+def commands(sandbox_layout: Layout) -> Iterator[Commands]:
+    """`patchyard` with a home of its own and no engine anywhere."""
+    folder = Path(tempfile.mkdtemp(prefix="patchyard-test-"))
+    folder.chmod(0o711)
+    lend_images(folder / ".patchyard", sandbox_layout)
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    made = Commands(folder, kept | {"PYTHONPATH": _sources()})
+    yield made
+    made.run("down")
+    shutil.rmtree(folder)
+
+
+@needs_oci
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [(), ("worker-sandbox",)])
+def test_a_stack_without_an_engine_leaves_no_sandbox_behind(
+    commands: Commands, sandbox_layout: Layout, killed: tuple[str, ...]
+) -> None:
+    up = commands.run("up", "--json")
+    assert up.returncode == 0, up.stderr
+    running = json.loads(up.stdout)
+    places = Places.of(commands.folder / ".patchyard")
+    assert (running["sandbox_backend"], running["docker_host"]) == ("oci", None)
+    assert running["engine"] == f"oci:{places.folder.parent}"
+    assert "engine" not in commands.ps()
+    submit_a_long_run(commands, sandbox_layout.manifest_digest)
+    cgroups = read_cgroups(places.cgroup)
+
+    def at_work() -> bool:
+        return any(cgroups.processes(labels.name) for labels in places.all())
+
+    eventually(at_work, 40)
+    for service in killed:
+        names = {labels.name for labels in places.all()}
+        os.kill(commands.ps()[service]["pid"], signal.SIGKILL)
+        eventually(lambda names=names: not any(cgroups.processes(name) for name in names), 5)
+    down = commands.run("down")
+    assert (down.returncode, down.stdout) == (0, "nothing is left running\n"), down.stderr
+    assert list(places.all()) == []
+    assert cgroups.names() == set()
+    assert not [root for root in cgroups.hierarchies if (root / places.cgroup).exists()]
+    database_url = json.loads(commands.run("up", "--no-wait", "--json").stdout)["database_url"]
+    with Database(database_url) as db:
+        assert live_sandboxes(db) == []
+
+
+@needs_oci
+@pytest.mark.slow
+def test_a_stack_keeps_its_backend_until_it_is_told_otherwise(tmp_path: Path) -> None:
+    tmp_path.chmod(0o711)
+    settings = _settings(tmp_path)
+    said: list[str] = []
+    try:
+        first = ensure_up(settings, wait=False, say=said.append)
+        assert first.engine == f"oci:{(tmp_path / 'home').resolve()}"
+        assert any(line.startswith("sandboxes: oci, the fastest that works here") for line in said)
+        said.clear()
+        again = ensure_up(settings, wait=False, apply_changes=True, say=said.append)
+        assert (again.engine, again.sandbox_runtime) == (first.engine, first.sandbox_runtime)
+        assert said == []
+    finally:
+        assert not stop(settings)
