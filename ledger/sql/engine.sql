@@ -28,8 +28,20 @@ CREATE OR REPLACE FUNCTION ledger.now() RETURNS timestamptz LANGUAGE sql STABLE 
            + coalesce(nullif(current_setting('patchyard.clock_offset', true), ''), '0')::interval
 $$;
 
+-- Functions of amounts are written so that the planner puts their bodies in place of calls: none is STRICT, and arguments
+-- are columns or variables. A call inside a call would be run as a query of its own, at ten times the price.
+
+CREATE OR REPLACE FUNCTION ledger.plus(a ledger.amounts, b ledger.amounts) RETURNS ledger.amounts
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT ROW(
+        (a).steps + (b).steps, (a).tool_calls + (b).tool_calls, (a).agents + (b).agents,
+        (a).input_tokens + (b).input_tokens, (a).output_tokens + (b).output_tokens,
+        (a).cost_microusd + (b).cost_microusd, (a).sandbox_ms + (b).sandbox_ms
+    )::ledger.amounts
+$$;
+
 CREATE OR REPLACE FUNCTION ledger.minus(a ledger.amounts, b ledger.amounts) RETURNS ledger.amounts
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT ROW(
         (a).steps - (b).steps, (a).tool_calls - (b).tool_calls, (a).agents - (b).agents,
         (a).input_tokens - (b).input_tokens, (a).output_tokens - (b).output_tokens,
@@ -38,7 +50,7 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
 $$;
 
 CREATE OR REPLACE FUNCTION ledger.smaller(a ledger.amounts, b ledger.amounts) RETURNS ledger.amounts
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT ROW(
         least((a).steps, (b).steps), least((a).tool_calls, (b).tool_calls), least((a).agents, (b).agents),
         least((a).input_tokens, (b).input_tokens), least((a).output_tokens, (b).output_tokens),
@@ -47,7 +59,7 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
 $$;
 
 CREATE OR REPLACE FUNCTION ledger.larger(a ledger.amounts, b ledger.amounts) RETURNS ledger.amounts
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT ROW(
         greatest((a).steps, (b).steps), greatest((a).tool_calls, (b).tool_calls), greatest((a).agents, (b).agents),
         greatest((a).input_tokens, (b).input_tokens), greatest((a).output_tokens, (b).output_tokens),
@@ -55,8 +67,15 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
     )::ledger.amounts
 $$;
 
+CREATE OR REPLACE FUNCTION ledger.covers(a ledger.amounts, b ledger.amounts) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (a).steps >= (b).steps AND (a).tool_calls >= (b).tool_calls AND (a).agents >= (b).agents
+       AND (a).input_tokens >= (b).input_tokens AND (a).output_tokens >= (b).output_tokens
+       AND (a).cost_microusd >= (b).cost_microusd AND (a).sandbox_ms >= (b).sandbox_ms
+$$;
+
 CREATE OR REPLACE FUNCTION ledger.shortfall(has ledger.amounts, needs ledger.amounts) RETURNS text
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     -- The first resource of which there is not enough, or null.
     SELECT CASE
         WHEN (has).steps < (needs).steps THEN 'steps'
@@ -83,36 +102,45 @@ $$;
 
 CREATE OR REPLACE FUNCTION ledger.event_hash(
     prev bytea, job bigint, number integer, happened_at timestamptz, what text, agent bigint, step bigint, told jsonb
-) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+) RETURNS bytea LANGUAGE sql STABLE AS $$
     -- jsonb's text form is canonical: keys sorted, one spacing. Time goes in as microseconds since 1970.
     SELECT sha256(prev || convert_to(jsonb_build_object(
         'job', job, 'seq', number, 'at', (extract(epoch FROM happened_at) * 1000000)::bigint, 'kind', what,
         'agent', agent, 'step', step, 'body', told)::text, 'UTF8'))
 $$;
 
-CREATE OR REPLACE FUNCTION ledger.append_event(job bigint, what text, agent bigint, step bigint, told jsonb)
+CREATE OR REPLACE FUNCTION ledger.append_events(job bigint, agent bigint, step bigint, told jsonb)
 RETURNS void LANGUAGE plpgsql AS $$
+-- `told`: an array of {"kind": …, "body": …}. The chain is locked and moved once for all of them.
 DECLARE
     head ledger.chains;
     happened_at timestamptz := ledger.now();
+    one jsonb;
     next_hash bytea;
 BEGIN
+    IF told = '[]' THEN
+        RETURN;
+    END IF;
     SELECT * INTO STRICT head FROM ledger.chains WHERE job_id = job FOR UPDATE;
-    next_hash := ledger.event_hash(head.hash, job, head.seq + 1, happened_at, what, agent, step, told);
-    INSERT INTO ledger.events (job_id, seq, at, kind, agent_id, step_id, body, prev_hash, hash)
-    VALUES (job, head.seq + 1, happened_at, what, agent, step, told, head.hash, next_hash);
-    UPDATE ledger.chains SET seq = head.seq + 1, hash = next_hash WHERE job_id = job;
+    FOR one IN SELECT * FROM jsonb_array_elements(told) LOOP
+        head.seq := head.seq + 1;
+        next_hash := ledger.event_hash(
+            head.hash, job, head.seq, happened_at, one ->> 'kind', agent, step, one -> 'body');
+        INSERT INTO ledger.events (job_id, seq, at, kind, agent_id, step_id, body, prev_hash, hash)
+        VALUES (job, head.seq, happened_at, one ->> 'kind', agent, step, one -> 'body', head.hash, next_hash);
+        head.hash := next_hash;
+    END LOOP;
+    UPDATE ledger.chains SET seq = head.seq, hash = head.hash WHERE job_id = job;
 END $$;
 
-CREATE OR REPLACE FUNCTION ledger.append_events(job bigint, agent bigint, step bigint, told jsonb)
+CREATE OR REPLACE FUNCTION ledger.told(what text, body jsonb) RETURNS jsonb LANGUAGE sql STABLE AS $$
+    SELECT jsonb_build_object('kind', what, 'body', body)
+$$;
+
+CREATE OR REPLACE FUNCTION ledger.append_event(job bigint, what text, agent bigint, step bigint, told jsonb)
 RETURNS void LANGUAGE plpgsql AS $$
--- `told`: an array of {"kind": …, "body": …}.
-DECLARE
-    one jsonb;
 BEGIN
-    FOR one IN SELECT * FROM jsonb_array_elements(told) LOOP
-        PERFORM ledger.append_event(job, one ->> 'kind', agent, step, one -> 'body');
-    END LOOP;
+    PERFORM ledger.append_events(job, agent, step, jsonb_build_array(ledger.told(what, told)));
 END $$;
 
 -- -------------------------------------------------------------------------------------------------------- accounts
@@ -125,15 +153,18 @@ DECLARE
     account ledger.accounts;
     within_hold ledger.amounts := ledger.smaller(took, was_held);
     over_hold ledger.amounts := ledger.minus(took, within_hold);
+    returned ledger.amounts := ledger.minus(was_held, within_hold);
     carried ledger.amounts;
+    moved ledger.amounts;
 BEGIN
     SELECT * INTO STRICT account FROM ledger.accounts WHERE agent_id = agent FOR UPDATE;
-    carried := ledger.smaller(over_hold, ledger.plus(account.free, ledger.minus(was_held, within_hold)));
-    UPDATE ledger.accounts SET
-        held = ledger.minus(account.held, was_held),
-        spent = ledger.plus(account.spent, ledger.plus(within_hold, carried)),
-        free = ledger.minus(ledger.plus(account.free, ledger.minus(was_held, within_hold)), carried)
-    WHERE agent_id = agent;
+    account.free := ledger.plus(account.free, returned);
+    carried := ledger.smaller(over_hold, account.free);
+    account.free := ledger.minus(account.free, carried);
+    account.held := ledger.minus(account.held, was_held);
+    moved := ledger.plus(within_hold, carried);
+    account.spent := ledger.plus(account.spent, moved);
+    UPDATE ledger.accounts SET held = account.held, spent = account.spent, free = account.free WHERE agent_id = agent;
     RETURN ledger.shortfall(carried, over_hold);
 END $$;
 
@@ -142,20 +173,22 @@ RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     account ledger.accounts;
     available ledger.amounts;
-    owner_id bigint;
+    nothing ledger.amounts := ledger.zero();
 BEGIN
-    SELECT s.agent_id INTO owner_id FROM ledger.steps s WHERE s.id = step;
-    SELECT * INTO STRICT account FROM ledger.accounts WHERE agent_id = owner_id FOR UPDATE;
+    SELECT c.* INTO STRICT account FROM ledger.steps s JOIN ledger.accounts c ON c.agent_id = s.agent_id
+    WHERE s.id = step FOR UPDATE OF c;
     available := account.free;
     IF NOT from_reserve THEN
-        available := ledger.larger(ledger.minus(account.free, account.reserve), ledger.zero());
+        available := ledger.minus(account.free, account.reserve);
+        available := ledger.larger(available, nothing);
     END IF;
     IF NOT ledger.covers(available, wanted) THEN
         RAISE EXCEPTION 'the account cannot carry this hold'
             USING ERRCODE = 'PY002', DETAIL = ledger.shortfall(available, wanted);
     END IF;
-    UPDATE ledger.accounts SET free = ledger.minus(free, wanted), held = ledger.plus(held, wanted)
-    WHERE agent_id = owner_id;
+    account.free := ledger.minus(account.free, wanted);
+    account.held := ledger.plus(account.held, wanted);
+    UPDATE ledger.accounts SET free = account.free, held = account.held WHERE agent_id = account.agent_id;
     UPDATE ledger.steps SET held = wanted
     WHERE id = step AND fence = step_fence AND state = 'leased' AND lease_expires_at > ledger.now();
     IF NOT FOUND THEN
@@ -223,7 +256,7 @@ BEGIN
     RETURN new_id;
 END $$;
 
-CREATE OR REPLACE FUNCTION ledger.queue_of(kind text) RETURNS text LANGUAGE sql IMMUTABLE STRICT AS $$
+CREATE OR REPLACE FUNCTION ledger.queue_of(kind text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE kind WHEN 'decide' THEN 'decide' WHEN 'join' THEN 'decide' WHEN 'publish' THEN 'publish'
            ELSE 'sandbox' END
 $$;
@@ -328,40 +361,47 @@ DECLARE
     job ledger.jobs;
     short text;
     new_id bigint;
+    nothing ledger.amounts := ledger.zero();
 BEGIN
-    row := ledger.held_step(step, step_fence);
-    SELECT * INTO STRICT job FROM ledger.jobs WHERE id = row.job_id;
+    SELECT j.* INTO job FROM ledger.steps s JOIN ledger.jobs j ON j.id = s.job_id
+    WHERE s.id = step FOR NO KEY UPDATE OF j;
+    SELECT * INTO row FROM ledger.steps s WHERE s.id = step;
+    -- The one statement that decides whether this lease still counts; what it overwrites stays in `row`.
     UPDATE ledger.steps SET state = 'done', result = outcome, spent = took, finished_at = ledger.now(),
-        lease_owner = NULL, lease_expires_at = NULL, held = ledger.zero()
-    WHERE id = step;
-    IF new_head IS NOT NULL THEN
-        UPDATE ledger.agents SET head_tree = new_head WHERE id = row.agent_id AND head_tree = old_head;
+        lease_owner = NULL, lease_expires_at = NULL, held = nothing
+    WHERE id = step AND fence = step_fence AND state = 'leased' AND lease_expires_at > ledger.now();
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'lease lost' USING ERRCODE = 'PY001';
+    END IF;
+    IF new_head IS NOT NULL OR new_model_state IS NOT NULL THEN
+        UPDATE ledger.agents SET head_tree = coalesce(new_head, head_tree),
+            model_state = coalesce(new_model_state, model_state)
+        WHERE id = row.agent_id AND (new_head IS NULL OR head_tree = old_head);
         IF NOT FOUND THEN
             RAISE EXCEPTION 'the head tree moved' USING ERRCODE = 'PY003';
         END IF;
+    END IF;
+    IF new_head IS NOT NULL THEN
         INSERT INTO ledger.packs (agent_id, seq, sha256)
         SELECT row.agent_id, row.seq, p FROM unnest(pack_sha256s) AS p ON CONFLICT DO NOTHING;
-    END IF;
-    IF new_model_state IS NOT NULL THEN
-        UPDATE ledger.agents SET model_state = new_model_state WHERE id = row.agent_id;
     END IF;
     IF action IS NOT NULL THEN
         UPDATE ledger.actions SET state = action_state, receipt = action_receipt, settled_at = ledger.now()
         WHERE action_id = action AND state = 'intended';
     END IF;
     short := ledger.settle(row.agent_id, row.held, took);
-    PERFORM ledger.append_events(row.job_id, row.agent_id, step, told);
-    PERFORM ledger.append_event(row.job_id, 'step_done', row.agent_id, step, jsonb_build_object(
+    told := told || ledger.told('step_done', jsonb_build_object(
         'kind', row.kind, 'seq', row.seq, 'attempt', row.attempt, 'fence', row.fence, 'owner', row.lease_owner,
         'spent', to_jsonb(took), 'head', new_head));
+    IF short IS NOT NULL THEN
+        told := told || ledger.told('overrun',
+            jsonb_build_object('resource', short, 'held', to_jsonb(row.held), 'took', to_jsonb(took)));
+    END IF;
+    PERFORM ledger.append_events(row.job_id, row.agent_id, step, told);
     UPDATE ledger.jobs SET state = coalesce(new_state, state), verdict = coalesce(new_verdict, verdict),
         patch_sha256 = coalesce(new_patch, patch_sha256),
         published = coalesce(new_published, published), files_changed = coalesce(changed, files_changed)
     WHERE id = row.job_id AND (new_state IS NOT NULL OR new_verdict IS NOT NULL OR new_patch IS NOT NULL);
-    IF short IS NOT NULL THEN
-        PERFORM ledger.append_event(row.job_id, 'overrun', row.agent_id, step,
-            jsonb_build_object('resource', short, 'held', to_jsonb(row.held), 'took', to_jsonb(took)));
-    END IF;
     IF end_reason IS NOT NULL THEN
         PERFORM ledger.end_job(row.job_id, end_reason);
     ELSIF job.cancel_requested_at IS NOT NULL THEN
