@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from runners.sandbox.probe import subject_of
 from runners.sandbox.spec import SandboxSpec
 from tests.fixtures.clock import move_clock
 from tests.integration.runners.conftest import Play, Played
+from tests.integration.runners.test_killed import kill_at, owned_backend, play_owned  # noqa: F401
 
 pytestmark = pytest.mark.engine
 
@@ -215,3 +217,26 @@ def test_there_is_no_way_around_the_gate(play_in_sandbox: Play, make_backend: Ca
             played.runner.backend.run(spec.model_copy(update={"probe_id": guess}), [bytes(10_240)])
     assert played.runner.backend.find() == []
     assert job_sandboxes(played.database, played.job_id) == []
+
+
+@pytest.mark.unproved
+@pytest.mark.parametrize("point", ["sandbox.after_register", "sandbox.after_start", "sandbox.after_exit:4"])
+def test_a_worker_that_dies_while_it_probes_leaves_nothing_and_proves_nothing(
+    play_owned: Play,  # noqa: F811
+    database: Database,
+    tmp_path: Path,
+    engine_host: str,
+    point: str,
+) -> None:
+    played = play_owned()
+    played.decide("run_shell", {"command": "echo ran"})
+    kill_at(point, played, tmp_path / "killed-home", engine_host)
+    assert count(database) == 0
+    left = live_sandboxes(database)
+    assert {row.name for row in left} <= {row.name for row in sandboxes(played, "probe")}
+    assert left
+    assert played.work().result["data"]["output_tail"] == "ran\n"
+    assert live_sandboxes(database) == []
+    assert count(database) == 1
+    [ran] = sandboxes(played, "job")
+    assert ran.probe_id is not None
