@@ -46,12 +46,15 @@ class OciBackend:
         self._images = Images(self._places.images)
         self._cgroups = read_cgroups(self._places.cgroup)
         found = find_runtime(runtime)
-        self._limits_swap, self._other_cgroups = counts_swap(), other_hierarchies()
+        hierarchies = needed_hierarchies(all_of_them=found.wants_all_cgroups)
+        self._limits_swap = counts_swap()
+        # A kernel of its own shows a sandbox cgroups of its own.
+        self._other_cgroups = other_hierarchies(hierarchies) if found.is_transparent else None
         self._host = Host(
             places=self._places,
             cgroups=self._cgroups,
             runtime=found,
-            launcher=Launcher(self._images.folder, self._places.scratch, needed_hierarchies(), found.sealable),
+            launcher=Launcher(self._images.folder, self._places.scratch, hierarchies, found.sealable),
             registry=registry,
             owner=self._owner,
             grace_seconds=grace_seconds,
@@ -70,7 +73,7 @@ class OciBackend:
 
     def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
         """See `Backend.run`."""
-        return Run(self._host, spec, self._ground(spec)).result(files, cancel)
+        return Run(self._host, spec, self.ground(spec)).result(files, cancel)
 
     def has_image(self, digest: str) -> bool:
         """See `Backend.has_image`."""
@@ -116,7 +119,7 @@ class OciBackend:
         labels = Labels.read(found.key)
         if labels is None:
             raise SandboxBroken(f"{found.key!r} is no sandbox of this backend")
-        folder, ground = self._places.sandbox(labels), self._ground(spec)
+        folder, ground = self._places.sandbox(labels), self.ground(spec)
         asked = config(ground, spec.limits, wrapper.argv(spec, ground.architecture), self._cgroups.path(labels.name))
         try:
             seen = points(
@@ -132,7 +135,7 @@ class OciBackend:
 
     def self_test(self) -> SelfTest:
         """Run one sandbox that needs no image, and look at it. Raises Unfit with what is wrong here."""
-        return self_test(self._host, limits_swap=self._limits_swap)
+        return self_test(self._host, limits_swap=self._limits_swap, other_cgroups=self._other_cgroups)
 
     def facts(self) -> EngineFacts:
         """See `Backend.facts`."""
@@ -147,7 +150,8 @@ class OciBackend:
             return "running"
         return "exited" if (self._places.sandbox(labels) / "pid").exists() else "created"
 
-    def _ground(self, spec: SandboxSpec) -> Ground:
+    def ground(self, spec: SandboxSpec) -> Ground:
+        """What a sandbox of this spec stands on. Raises ImageUnavailable."""
         image = self._images.find(spec.image)
         if image is None:
             raise ImageUnavailable(f"the image {spec.image} is not here, or is not any more what it was: load it")

@@ -36,8 +36,9 @@ _ARGUMENTS, _CGROUP = "@arguments@", "@cgroup@"
 @dataclass(frozen=True)
 class Ground:
     """What a sandbox stands on: its root file system, and the machine's facts that its bounds depend on.
-    `other_cgroups` are hierarchies to be hidden from it, None on a host of version 2. `binds` are folders of this
-    machine to be seen in it, read-only: none in a sandbox that runs others' code."""
+    `other_cgroups` are hierarchies to be hidden from it, None where there is but one, or the runtime shows none of this
+    machine's. `binds` are folders of this machine to be seen in it, read-only: none in a sandbox that runs others'
+    code."""
 
     root: str
     architecture: str

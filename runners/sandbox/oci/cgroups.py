@@ -12,12 +12,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
+_BOUNDS = {"memory", "pids", "cpu", "devices"}
+"""The controllers that bound a sandbox."""
 _V2_FACTS = ("memory.events", "memory.peak", "pids.events")
 _V1_FACTS = (
     "memory/memory.oom_control", "memory/memory.max_usage_in_bytes", "memory/memory.failcnt", "pids/pids.events",
@@ -130,7 +132,7 @@ def read_cgroups(parent: str) -> Cgroups:
     return Cgroups(1, tuple(dict.fromkeys(point for point, _ in _mounted())), parent)
 
 
-def needed_hierarchies() -> dict[Path, list[str]]:
+def needed_hierarchies(*, all_of_them: bool = False) -> dict[Path, list[str]]:
     """Where version 1 has a hierarchy for each controller: those that bound a sandbox, with the names of their folders.
 
     A runtime makes a cgroup in all that it sees, which is most of the time that it takes. And crun refuses to work
@@ -140,16 +142,15 @@ def needed_hierarchies() -> dict[Path, list[str]]:
         return {}
     needed = {}
     for point, controllers in _mounted():
-        if controllers & {"memory", "pids", "cpu", "devices"}:
+        if controllers & _BOUNDS or (all_of_them and point.name != "unified"):
             needed[point] = list(dict.fromkeys((point.name, *point.name.split(","))))
     return needed
 
 
-def other_hierarchies() -> tuple[str, ...] | None:
-    """The hierarchies of version 1 that do not bound a sandbox: in those it has no cgroup of its own, and would see
-    this machine's whole tree. None on a host of version 2."""
-    needed = needed_hierarchies()
-    if not needed:
+def other_hierarchies(needed: Container[Path]) -> tuple[str, ...] | None:
+    """The hierarchies of version 1 that are not among the `needed`: in those a sandbox has no cgroup of its own, and
+    would see this machine's whole tree. None on a host of version 2."""
+    if (ROOT / "cgroup.controllers").exists():
         return None
     return tuple(str(point) for point, _ in _mounted() if point not in needed)
 

@@ -38,6 +38,11 @@ class Runtime(Record):
         return (self.path,) if self.name.startswith("crun") else ()
 
     @property
+    def wants_all_cgroups(self) -> bool:
+        """Whether it fails where a hierarchy of version 1 is not mounted that it could do without."""
+        return not self.is_transparent
+
+    @property
     def is_transparent(self) -> bool:
         """Whether a container's processes are processes of this machine's own kernel."""
         return any(known in self.name for known in PREFERRED)
