@@ -67,7 +67,7 @@ def test_a_stopped_workers_sandbox_dies_and_its_step_is_given_back(
     assert worker.stop() == 0
     assert live_sandboxes(yard.db) == []
     step = yard.steps(ref)[1]
-    assert (step.state, step.attempt) == ("ready", 1)
+    assert (step.state, step.attempt) == ("ready", 0)
 
 
 def test_one_worker_runs_no_more_sandboxes_at_once_than_it_has_slots(

@@ -155,7 +155,7 @@ def test_a_worker_that_is_told_to_end_gives_its_step_back_within_bounds(yard: Ya
     assert worker.stop() == 0
     assert time.monotonic() - started < 50
     [step] = yard.steps(ref)
-    assert (step.state, step.attempt) == ("ready", 1)
+    assert (step.state, step.attempt) == ("ready", 0)
     assert "step_given_back" in yard.events(ref)
 
 
