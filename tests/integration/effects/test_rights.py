@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from ledger.connect import Database
+from ledger.errors import BadInput
 from ledger.forges import TurnLimits, close_forge, closed_seconds, postpone_step, settle_effect, take_turn
 from ledger.records.step import Claim
 from runners.effects.book import StepBook
@@ -51,5 +52,5 @@ def test_nobody_else_takes_turns_or_writes_receipts(service: Database, claimed: 
         lambda: close_forge(service, "f", seconds=1, why="tests"),
     )
     for attempt in attempts:
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        with pytest.raises(BadInput, match="permission denied"):
             attempt()
