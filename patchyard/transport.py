@@ -3,7 +3,7 @@
 As it is, one item in a queue's list that is no JSON ends the worker that reads it, and a message may carry what we
 never send: other tasks, delays, expiry, callbacks, pickled bodies. Here only two values are taken from an item, a
 step's id and a queue's name, and the message that Celery gets is built anew around them. An item without them is
-logged and dropped.
+logged and dropped. A message that cannot be acknowledged, since the broker went away, is done with all the same.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 from kombu import transport
 from kombu.transport import redis
+from redis.exceptions import RedisError
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +33,23 @@ def use_careful_transport() -> None:
     transport.TRANSPORT_ALIASES.update(redis=_NAME, rediss=_NAME)
 
 
+class _CarefulQoS(redis.QoS):
+    def ack(self, delivery_tag: Any) -> None:
+        """The message leaves its place even if the broker cannot be told.
+
+        Left in it, it would fill the prefetch window for ever: a worker whose places are all filled so reads no more,
+        does not see that its connection is gone, and never comes back. The broker will repeat the message one day.
+        """
+        try:
+            super().ack(delivery_tag)  # type: ignore[no-untyped-call]
+        except (RedisError, OSError) as error:
+            log.warning("message_not_acknowledged", why=str(error)[:_SHOWN_CHARS])
+            self._quick_ack(delivery_tag)
+
+
 class _CarefulChannel(redis.Channel):
+    QoS = _CarefulQoS
+
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]
