@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TAG = "PATCHYARD_CHAOS_RUN"
 READY = {"worker": ("worker_ready",), "scheduler": ("lead_taken", "waits_for_the_lead")}
 _LOOK_SECONDS = 0.05
+_EXPECTED = ("consumer: Cannot connect to",)
+"""What Celery calls an error and we a fault of our own making: the broker is away."""
 
 
 def until(condition: Callable[[], object], seconds: float = 60.0, what: str = "") -> None:
@@ -177,7 +179,7 @@ class Crew:
             f"{log.name}: {line.get('event')}: {line.get('exception') or line.get('why') or ''}"
             for log in sorted(self._folder.glob("*.log"))
             for line in _lines(log)
-            if line.get("level") in ("error", "critical")
+            if line.get("level") in ("error", "critical") and not str(line.get("event")).startswith(_EXPECTED)
         ]
         return self.ended_by_themselves + logged
 

@@ -94,7 +94,8 @@ WRONG = Shape("wrong", (edit("one", "jeden"), _FINAL), "acceptance_failed", acce
 POOR = Shape("poor", tuple(think() for _ in range(4)), "budget:steps", fields={"budget": {"steps": 2}})
 TALKER = Shape("talker", (think(300), think(300), think(300)), "replay_exhausted")
 CHEAT = Shape("cheat", (edit("two", "2", "check.sh"), _FINAL), "empty_patch")
-SHAPES = (FIX, SHELL, QUICK, UNLUCKY, BROKEN, WRONG, POOR, TALKER, CHEAT)
+PATIENT = Shape("patient", (think(2_500), shell("sleep 1.5; echo late >late.txt"), _FINAL))
+SHAPES = (FIX, SHELL, QUICK, UNLUCKY, BROKEN, WRONG, POOR, TALKER, CHEAT, PATIENT)
 
 
 @dataclass(frozen=True)
