@@ -3,7 +3,7 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: demo test check bench lock clean
+.PHONY: demo test chaos check bench lock clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -25,6 +25,10 @@ demo: $(VENV)/.runtime ## Runs examples/batch.yaml end to end, prints the result
 test: $(VENV)/.dev ## Runs the whole test suite on real servers and containers
 	@.ci/prepare system
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+chaos: $(VENV)/.dev ## Kills, stops and cuts off what it runs, at every crash point: minutes, and not part of make test
+	@.ci/prepare system
+	@$(PYTHON) -m pytest tests/chaos $(PYTEST_ARGS)
 
 check: $(VENV)/.dev ## ruff, mypy (strict), import-linter
 	@$(VENV)/bin/ruff check .
