@@ -78,9 +78,10 @@ umask 022;
 
 # $end is the end of the present stage, $doom that of everything: then PID 1 goes, and all others with it.
 my ($end, $doom) = (0, clock() + $deadline + 2 * $stage + 10);
+# It dies once for each stage: while one is set there is an eval around, and afterwards nobody would catch it.
 $SIG{ALRM} = sub {
   exit 124 if clock() >= $doom;
-  die "time\n" if $^S && $end && clock() >= $end;
+  if ($end && clock() >= $end) { $end = 0; die "time\n" }
 };
 
 sub frame {
@@ -97,14 +98,14 @@ sub frame {
 sub reap {
   my ($wanted, $seconds) = @_;
   my $status;
-  $end = clock() + $seconds;
-  timer($seconds, 0.05);
   eval {
+    $end = clock() + $seconds;
+    timer($seconds, 0.05);
     while ((my $pid = waitpid -1, 0) > 0) {
       if ($pid == $wanted) { $status = $?; last }
     }
+    $end = 0;
   };
-  $end = 0;
   timer(1, 1);
   return $status;
 }

@@ -119,7 +119,8 @@ class Run:
         if streams.report.facts is None and why is None:
             status = os.waitstatus_to_exitcode(channel.status or 0)
             if status != -signal.SIGKILL or not kernel_oom_kills(seen):
-                raise SandboxLost(f"the sandbox ended from outside, or its first process failed (status {status})")
+                said = streams.output.tail[-300:].decode(errors="replace")
+                raise SandboxLost(f"the sandbox ended from outside, or its first process failed ({status}): {said}")
         return Outcome(report=streams.report, output=streams.output, why=why, seen=seen)
 
     def _remove(self, labels: Labels) -> None:
