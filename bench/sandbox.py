@@ -38,6 +38,7 @@ from runners.sandbox.backend import Backend, SandboxState
 from runners.sandbox.docker import DockerBackend
 from runners.sandbox.oci import OciBackend
 from runners.sandbox.oci.bundle import config
+from runners.sandbox.oci.cgroups import read_cgroups
 from runners.sandbox.oci.removal import remove_all
 from runners.sandbox.oci.runtime import installed
 from runners.sandbox.spec import SandboxSpec
@@ -45,6 +46,7 @@ from runners.sandbox.spec import SandboxSpec
 IMAGE = "sandbox-python"
 RESULTS = Path(__file__).with_name("results")
 AT_ONCE = (1, 2, 8)
+RAW_CGROUP = "patchyard-bench-raw"
 NO_FILES = [bytes(10240)]
 """An empty tar archive."""
 
@@ -142,7 +144,7 @@ def raw_runtime(backend: OciBackend, layout: Layout, folder: Path, name: str) ->
         number = next(numbers)
         bundle = folder / f"raw-{number}"
         bundle.mkdir()
-        text = config(ground, Limits(), ["/usr/bin/true"], f"/patchyard-bench-raw/{number}")
+        text = config(ground, Limits(), ["/usr/bin/true"], f"/{RAW_CGROUP}/{number}")
         (bundle / "config.json").write_text(text)
         run = f"exec {name} --root {folder}/state run --bundle {bundle} raw-{number}"
         hide = "test ! -e /sys/fs/cgroup/unified/cgroup.procs || umount /sys/fs/cgroup/unified; "
@@ -211,6 +213,7 @@ def _ways(stack: ExitStack, home: Path, layout: Layout) -> dict[str, Way]:
         stack.callback(oci.close)
         ways[f"oci {runtime}, ours"] = ours(oci, layout)
         if runtime == "crun":
+            stack.callback(read_cgroups(RAW_CGROUP).remove_parent)
             ways["crun run, raw"] = raw_runtime(oci, layout, scratch, runtime)
     options = hardening.run_args(scratch, host)
     warm = stack.enter_context(warm_container(host, options, layout.reference))
