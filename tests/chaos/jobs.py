@@ -68,12 +68,13 @@ _FINAL: Line = {"final": "done", "usage": USAGE}
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of job: the model's lines, what it says beyond the usual, and the reason that it ends with."""
+    """A kind of job: the model's lines, the reason that it ends with, where it goes, and what it says beyond that."""
 
     name: str
     lines: tuple[Line, ...]
     reason: str = "verified"
     acceptance: bool = False
+    to: str = "patch"
     fields: dict[str, Any] = field(default_factory=dict)
 
 
@@ -95,7 +96,9 @@ POOR = Shape("poor", tuple(think() for _ in range(4)), "budget:steps", fields={"
 TALKER = Shape("talker", (think(300), think(300), think(300)), "replay_exhausted")
 CHEAT = Shape("cheat", (edit("two", "2", "check.sh"), _FINAL), "empty_patch")
 PATIENT = Shape("patient", (think(2_500), shell("sleep 1.5; echo late >late.txt"), _FINAL))
-SHAPES = (FIX, SHELL, QUICK, UNLUCKY, BROKEN, WRONG, POOR, TALKER, CHEAT, PATIENT)
+BRANCH = Shape("branch", (edit("three", "drei"), _FINAL), to="branch")
+REQUEST = Shape("request", (edit("three", "trzy"), _FINAL), to="pull_request")
+SHAPES = (FIX, SHELL, QUICK, UNLUCKY, BROKEN, WRONG, POOR, TALKER, CHEAT, PATIENT, BRANCH, REQUEST)
 
 
 @dataclass(frozen=True)
@@ -131,12 +134,12 @@ def git(folder: Path, *arguments: str) -> str:
 
 @dataclass
 class Submitter:
-    """Submits batches of shapes; remembers which shape each job has."""
+    """Submits batches of shapes; remembers which shape each job has. `publish` says where (shape, batch, job) goes."""
 
     db: Database
     repository: Repository
     image: str
-    more: Callable[[JobSpec], JobSpec] = lambda spec: spec
+    publish: Callable[[Shape, str, str], dict[str, Any]]
     shape_of: dict[str, Shape] = field(default_factory=dict)
     batches: int = 0
 
@@ -151,13 +154,15 @@ class Submitter:
                 data = "".join(json.dumps(line) + "\n" for line in shape.lines).encode()
                 replay = opened.put_object("replay", data)
                 serial = len(self.shape_of) + 1
-                opened.add(self.more(self._job(shape, f"{shape.name}-{number}", serial, replay, hidden)))
-                refs.append(f"{name}/{shape.name}-{number}")
+                key = f"{shape.name}-{number}"
+                spec = self._job(shape, key, serial, replay, hidden)
+                opened.add(JobSpec.model_validate(spec | {"publish": self.publish(shape, name, key)}))
+                refs.append(f"{name}/{key}")
                 self.shape_of[refs[-1]] = shape
             opened.finish(BatchSpec(name=name, max_parallel=max_parallel))
         return refs
 
-    def _job(self, shape: Shape, key: str, serial: int, replay: str, hidden: str) -> JobSpec:
+    def _job(self, shape: Shape, key: str, serial: int, replay: str, hidden: str) -> dict[str, Any]:
         seconds = 60 + serial / 1000
         values: dict[str, Any] = {
             "key": key,
@@ -182,4 +187,4 @@ class Submitter:
                 "pass_to_pass": ["calc::third"],
             }
         budget = values["budget"] | shape.fields.get("budget", {})
-        return JobSpec.model_validate(values | shape.fields | {"budget": budget})
+        return values | shape.fields | {"budget": budget}

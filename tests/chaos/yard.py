@@ -21,7 +21,7 @@ from tests.chaos.crew import Crew, until
 from tests.chaos.jobs import SHAPES, Repository, Shape, Submitter
 from tests.chaos.outcomes import Outcome, left_on_engine, left_running, outcome_of, violations, volumes_on_engine
 from tests.chaos.servers import Postgres, Valkey
-from tests.chaos.world import Patches, World
+from tests.chaos.world import Outside, Patches, Tally, World, outside, tally
 
 LEASE_SECONDS = 3.0
 KEEP = "CHAOS_KEEP"
@@ -40,7 +40,8 @@ class Yard:
     db: Database
     crew: Crew
     jobs: Submitter
-    worlds: list[World]
+    outside: Outside
+    worlds: tuple[World, ...]
     undisturbed: dict[str, Outcome] = field(default_factory=dict)
 
     # -- services ------------------------------------------------------------------------------------------------------
@@ -48,6 +49,8 @@ class Yard:
     def worker(self, queue: str, name: str = "", *arguments: str, **environment: str) -> str:
         """Adds a worker of one queue that does one step at a time; its name."""
         name = name or queue
+        if queue == "publish":
+            environment["PATCHYARD_CREDENTIALS"] = str(self.outside.credentials)
         self.crew.add(name, "worker", "--queues", queue, "--concurrency", "1", *arguments, **environment)
         return name
 
@@ -97,20 +100,20 @@ class Yard:
         """For each job, the undisturbed outcome of its shape."""
         return {ref: self.undisturbed[self.jobs.shape_of[ref].name] for ref in refs}
 
-    def expected(self, refs: Iterable[str]) -> dict[str, int]:
-        """For each job, how often its effect has to be in each world."""
-        return {ref: int(right.state == "completed") for ref, right in self.right_outcomes(refs).items()}
+    def tallies(self, refs: Iterable[str]) -> list[Tally]:
+        """The effects of these jobs, world by world."""
+        right = self.right_outcomes(refs)
+        verified = [(ref, self.jobs.shape_of[ref]) for ref in right if right[ref].state == "completed"]
+        others = [ref for ref in right if right[ref].state != "completed"]
+        return [tally(world, verified, others) for world in self.worlds]
 
     def violations(self, refs: Iterable[str]) -> list[str]:
         """What is wrong with these jobs, with their effects, and on the engine."""
         refs = list(refs)
         found = violations(self.db, refs, self.right_outcomes(refs))
-        for world in self.worlds:
-            found += [
-                f"{ref}: {world.count(ref)} times in the world of {world.kind}, expected {wanted}"
-                for ref, wanted in self.expected(refs).items()
-                if world.count(ref) != wanted
-            ]
+        for total in self.tallies(refs):
+            found += [f"{ref}: once too often in the world of {total.kind}" for ref in total.duplicated]
+            found += [f"{ref}: not in the world of {total.kind}" for ref in total.lost]
         return found + left_on_engine(self.db, self.engine_host, refs)
 
     def ends_well(self, refs: Iterable[str], seconds: float = 120.0) -> None:
@@ -169,9 +172,11 @@ def open_yard(
                 "PATCHYARD_CRASH_POINTS": "1",
             },
         )
-        jobs = Submitter(db, Repository.made_in(folder), image)
+        repository = Repository.made_in(folder)
+        out = stack.enter_context(outside(folder, repository))
+        jobs = Submitter(db, repository, image, out.publish)
         volumes = volumes_on_engine(engine_host)
-        yard = Yard(folder, engine_host, postgres, valkey, db, crew, jobs, [Patches(db)])
+        yard = Yard(folder, engine_host, postgres, valkey, db, crew, jobs, out, (Patches(db), *out.worlds()))
         try:
             yield yard
         finally:
