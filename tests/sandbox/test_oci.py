@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,32 @@ def test_a_sandbox_destroyed_while_it_starts_never_runs(
         sh(backend, sandbox_image, "true")
     assert [proof.gone for proof in proofs] == [True]
     assert [state for _, state in registry.marks] == ["registered", "created", "removed"]
+
+
+@on_oci
+def test_files_that_fail_while_a_sandbox_starts_leave_nothing_of_it(
+    make_backend: Callable[..., OciBackend], sandbox_image: str, where: str
+) -> None:
+    """A runtime that is at work just then would go on to make what was just removed."""
+
+    def files(after_seconds: float) -> Iterator[bytes]:
+        time.sleep(after_seconds)
+        raise ObjectGone
+        yield b""
+
+    class ObjectGone(Exception):
+        """A file's content was not to be had."""
+
+    owner = f"failing-{os.getpid()}-{time.monotonic_ns()}"
+    backend = make_backend(owner=owner, registry=MemoryRegistry(owner))
+    places = Places.of(Path(where))
+    for milliseconds in range(20):
+        with pytest.raises(ObjectGone):
+            backend.run(spec_of(sandbox_image, "sleep", "60"), files(milliseconds / 1000))
+    time.sleep(0.5)
+    assert backend.find() == []
+    assert not [name for name in read_cgroups(places.cgroup).names() if name.startswith(owner)]
+    assert not list(places.states.glob(f"*/{owner}*"))
 
 
 @on_oci

@@ -56,6 +56,7 @@ class Run:
         self._host, self._spec, self._ground = host, spec, ground
         self._lap = self._began = time.monotonic()
         self._took: dict[str, int] = {}
+        self._starting = False
 
     def result(self, files: Iterable[bytes], cancel: threading.Event | None) -> SandboxResult:
         """Run the command over `files`. Raises as `Backend.run` does."""
@@ -68,8 +69,7 @@ class Run:
         folder = host.places.sandbox(labels)
         _make(folder)
         try:
-            text = config(self._ground, self._spec.limits, arguments, host.cgroups.path(name))
-            (folder / "config.json").write_text(text)
+            _write(folder / "config.json", config(self._ground, self._spec.limits, arguments, host.cgroups.path(name)))
             self._stop_watch("create_ms")
             host.registry.mark(name, "created", {"folder": labels.key})
             crash_point("sandbox.after_create")
@@ -83,6 +83,7 @@ class Run:
     def _live(self, labels: Labels, files: Iterable[bytes], cancel: threading.Event | None) -> Outcome:
         host, folder = self._host, self._host.places.sandbox(labels)
         argv = host.runtime.start(host.places.states, folder, labels.name)
+        self._starting = True
         with (
             closing(Pipes.make()) as pipes,
             closing(host.launcher.launch(argv, folder / "pid", pipes.theirs)) as channel,
@@ -107,9 +108,9 @@ class Run:
         except StartFailed as failed:
             if not (self._host.places.sandbox(labels) / "config.json").exists():
                 raise SandboxLost("the sandbox was removed from outside while it was started") from failed
-            removal.stop_runtimes(self._host.places, labels)
             said = complaint(self._host.places.sandbox(labels), pipes.errors)
             raise StartFailed(f"{failed.message}: {said}") from failed
+        self._starting = False
         self._stop_watch("start_ms")
 
     def _outcome(self, name: str, streams: Streams, channel: Channel, why: Why | None) -> Outcome:
@@ -125,6 +126,8 @@ class Run:
 
     def _remove(self, labels: Labels) -> None:
         host = self._host
+        if self._starting:  # a runtime may still be at work, and would go on to make what was just removed
+            removal.stop_runtimes(host.places, labels)
         remains = removal.remove(host.places, host.cgroups, labels, host.launcher.pid)
         if not remains.gone:
             raise EngineUnavailable(f"the sandbox {labels.name} is still there after its removal: {remains}")
@@ -142,6 +145,13 @@ def _make(folder: Path) -> None:
         folder.mkdir(mode=0o700)
     except OSError as refused:
         raise EngineUnavailable(f"{folder}: {refused.strerror}") from refused
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text)
+    except OSError as refused:
+        raise EngineUnavailable(f"{file}: {refused.strerror}") from refused
 
 
 def complaint(folder: Path, errors: int) -> str:
