@@ -43,6 +43,7 @@ def until(condition: Callable[[], object], seconds: float = 60.0, what: str = ""
 class Member:
     """One place of the crew, and the process that fills it now. `once` is for its next process only.
 
+    `killed` are processes that we killed, `armed` those that were to die at a crash point, `crashes` says how many did.
     A worker's successor has its name, and so ends the leases that it left; `renamed`, it has another one, as on
     another host, and they have to run out.
     """
@@ -58,7 +59,9 @@ class Member:
     starts: int = 0
     stopped: bool = False
     deaths: list[int] = field(default_factory=list)
-    expected: set[int] = field(default_factory=set)
+    killed: set[int] = field(default_factory=set)
+    armed: set[int] = field(default_factory=set)
+    crashes: int = 0
 
     @property
     def is_ready(self) -> bool:
@@ -211,19 +214,23 @@ class Crew:
                 preexec_fn=die_with_us,
             )
         if "PATCHYARD_CRASH" in once:
-            member.expected.add(member.process.pid)
+            member.armed.add(member.process.pid)
 
     def _bury(self, member: Member) -> None:
         process, member.process = member.process, None
         if process is None:
             return
         member.deaths.append(process.returncode)
-        if process.pid not in member.expected:
+        if process.pid in member.killed:
+            return
+        if process.pid in member.armed and process.returncode == -signal.SIGKILL:
+            member.crashes += 1
+        else:
             self.ended_by_themselves.append(f"{member.log.name}: ended by itself with {process.returncode}")
 
     def _signal(self, member: Member, number: signal.Signals) -> None:
         if member.process is None or member.process.poll() is not None:
             return
         if number == signal.SIGKILL:
-            member.expected.add(member.process.pid)
+            member.killed.add(member.process.pid)
         member.process.send_signal(number)

@@ -51,9 +51,8 @@ def test_a_broker_that_repeats_reorders_and_makes_up_messages_is_not_believed(ya
         _lie(yard, refs, random.Random(round_number))  # noqa: S311  (the same lies every time)
         time.sleep(0.4)
     first = yard.steps(refs[0])[0].id
-    send = yard.sender()
     for _ in range(500):  # a flood
-        send(first, "sandbox")
+        yard.send(first, "sandbox")
     yard.ends_well(refs)
     taken_again = [
         event.step_id
@@ -68,10 +67,9 @@ def test_a_broker_that_repeats_reorders_and_makes_up_messages_is_not_believed(ya
 
 def _lie(yard: Yard, refs: list[str], rng: random.Random) -> None:
     """Old and made-up steps, steps of other queues, garbage, and what waits, again and in another order."""
-    send = yard.sender()
     steps = [step.id for ref in refs for step in yard.steps(ref)]
     for step in rng.choices([*steps, 1, 2**62, rng.randrange(1, 2**31)], k=40):
-        send(step, rng.choice(QUEUES))
+        yard.send(step, rng.choice(QUEUES))
     for queue in QUEUES:
         waiting = yard.queued(queue)[:20]
         yard.push(queue, *rng.sample(waiting, len(waiting)))

@@ -6,9 +6,10 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ledger.migrate import migrate
 from ledger.reads import JobRow, StepRow, find_batch, find_job, job_steps, unfinished
 from ledger.records.step import Offer
 from patchyard.celery_app import KEY_PREFIX, Sender, make_app
+from scheduler.dispatch import BrokerUnavailable
 from tests.chaos.crew import Crew, until
 from tests.chaos.jobs import SHAPES, Repository, Shape, Submitter
 from tests.chaos.outcomes import Outcome, left_on_engine, left_running, outcome_of, violations, volumes_on_engine
@@ -107,10 +109,10 @@ class Yard:
         others = [ref for ref in right if right[ref].state != "completed"]
         return [tally(world, verified, others) for world in self.worlds]
 
-    def violations(self, refs: Iterable[str]) -> list[str]:
-        """What is wrong with these jobs, with their effects, and on the engine."""
+    def violations(self, refs: Iterable[str], retried: Collection[str] = ()) -> list[str]:
+        """What is wrong with these jobs, with their effects, and on the engine; the `retried` may have done more."""
         refs = list(refs)
-        found = violations(self.db, refs, self.right_outcomes(refs))
+        found = violations(self.db, refs, self.right_outcomes(refs), retried)
         for total in self.tallies(refs):
             found += [f"{ref}: once too often in the world of {total.kind}" for ref in total.duplicated]
             found += [f"{ref}: not in the world of {total.kind}" for ref in total.lost]
@@ -124,10 +126,19 @@ class Yard:
 
     # -- the broker ----------------------------------------------------------------------------------------------------
 
-    def sender(self) -> Callable[[int, Any], None]:
-        """Sends hints, true or made up."""
+    @cached_property
+    def send(self) -> Callable[[int, Any], None]:
+        """Sends a hint, true or made up."""
         send = Sender(make_app(self.valkey.url))
-        return lambda step, queue: send(Offer.model_construct(step_id=step, queue=queue))
+
+        def hint(step: int, queue: Any) -> None:
+            offer = Offer.model_construct(step_id=step, queue=queue)
+            try:
+                send(offer)
+            except BrokerUnavailable:  # its connection was from before a restart
+                send(offer)
+
+        return hint
 
     def queued(self, queue: str) -> list[bytes]:
         """The raw messages that wait in a queue."""
