@@ -7,6 +7,7 @@ ask the ledger on their next call what happened.
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -18,6 +19,7 @@ from psycopg.types.json import Jsonb
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from ledger.errors import BadInput, BudgetExhausted, IsolationUnverified, LeaseLost, LedgerUnavailable, Permanent
+from ledger.prepared import PreparedConnection
 from ledger.records.budget import Amounts
 from ledger.statements import statement
 
@@ -49,7 +51,7 @@ class Database:
         self._silence_seconds = silence_seconds
         self._pool = self._new_pool()
 
-    def _new_pool(self) -> ConnectionPool[Connection]:
+    def _new_pool(self) -> ConnectionPool[PreparedConnection]:
         limits = {}
         if self._silence_seconds is not None:
             limits["options"] = limit_of_silence(self.url, "idle_in_transaction_session_timeout", self._silence_seconds)
@@ -61,14 +63,15 @@ class Database:
                 "connect_timeout": CONNECT_SECONDS,
                 "keepalives_idle": 30,
                 "tcp_user_timeout": 30_000,
+                "prepare_threshold": None,
                 **limits,
             },
-            connection_class=psycopg.Connection[DictRow],
+            connection_class=PreparedConnection,
             min_size=0,
             max_size=self._pool_max,
             timeout=CONNECT_SECONDS,
             reconnect_timeout=1,
-            check=ConnectionPool.check_connection,
+            check=check_quietly,
             open=False,
             name=self._name,
         )
@@ -89,7 +92,7 @@ class Database:
         self._pool = self._new_pool()
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self) -> Iterator[PreparedConnection]:
         """One transaction on a connection of the pool; errors of the driver come out as the ledger's own."""
         with translated_errors():
             if self._pool.closed:
@@ -107,6 +110,17 @@ def check(url: str) -> None:
     """Returns when the database takes a connection. LedgerUnavailable with the reason; BadInput for the URL."""
     with translated_errors():
         psycopg.connect(url, connect_timeout=CONNECT_SECONDS).close()
+
+
+def check_quietly(connection: Connection) -> None:
+    """Raises OperationalError if a connection that was idle was closed in the meantime, without asking the server.
+
+    An idle server says nothing until it says goodbye: only where there is something to read is it asked.
+    """
+    waiting = select.poll()
+    waiting.register(connection.pgconn.socket, select.POLLIN)
+    if waiting.poll(0):
+        ConnectionPool.check_connection(connection)
 
 
 def limit_of_silence(url: str, setting: str, seconds: float) -> str:

@@ -8,15 +8,17 @@ the ledger first whether it is in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 from psycopg.rows import DictRow
 from pydantic import ValidationError
 
-from ledger.connect import Connection, Database, amounts_literal, json_or_none, parse_amounts, run
+from ledger.connect import Database, amounts_literal, json_or_none, parse_amounts
 from ledger.errors import BudgetExhausted, LeaseLost
 from ledger.faults import crash_point
 from ledger.objects import store_object
+from ledger.prepared import PreparedConnection
 from ledger.records.budget import Amounts
 from ledger.records.job import JobSpec, Reason
 from ledger.records.step import Claim, Completion, Event, Offer, Queue
@@ -44,8 +46,7 @@ def claim_step(
     """
     try:
         with db.transaction() as connection:
-            rows = run(
-                connection,
+            rows = connection.call(
                 "lease_step",
                 step=step_id,
                 owner=owner,
@@ -72,7 +73,7 @@ def _claim(step_id: int, row: DictRow) -> Claim:
     ending: Reason | None = row.pop("ending")
     return Claim(
         step_id=step_id,
-        job=JobSpec.model_validate(row.pop("spec")),
+        job=_job_spec(row.pop("spec")),
         free=free - kept,
         reserve=kept,
         cancelling=ending is not None,
@@ -81,15 +82,20 @@ def _claim(step_id: int, row: DictRow) -> Claim:
     )
 
 
-def _with_hold(connection: Connection, claim: Claim, estimate: Callable[[Claim], Amounts]) -> Claim:
+@lru_cache(maxsize=256)
+def _job_spec(text: str) -> JobSpec:
+    # A worker claims the steps of the same jobs again and again.
+    return JobSpec.model_validate_json(text)
+
+
+def _with_hold(connection: PreparedConnection, claim: Claim, estimate: Callable[[Claim], Amounts]) -> Claim:
     if claim.cancelling:
         return claim
     wanted = estimate(claim)
     if wanted == Amounts():
         return claim
     from_reserve = claim.kind == "verify" and claim.input.get("on") == "head"
-    run(
-        connection,
+    connection.call(
         "hold",
         step=claim.step_id,
         fence=claim.fence,
@@ -141,7 +147,7 @@ def complete_step(db: Database, claim: Claim, completion: Completion) -> Offer |
             for new in completion.objects:
                 if new.kind != "pack":
                     store_object(connection, new.kind, new.data)
-            rows = run(connection, "complete_step", **_completion_arguments(claim, completion, packs))
+            rows = connection.call("complete_step", **_completion_arguments(claim, completion, packs))
             crash_point("complete.before_commit")
     except LeaseLost:
         return _completed_before(db, claim)

@@ -241,19 +241,28 @@ END $$;
 
 -- ----------------------------------------------------------------------------------------------------------- steps
 
-CREATE OR REPLACE FUNCTION ledger.add_step(job bigint, agent bigint, what text, told jsonb, delay interval)
-RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION ledger.insert_step(
+    job bigint, agent bigint, number integer, what text, told jsonb, delay interval
+) RETURNS bigint LANGUAGE plpgsql AS $$
 -- A step without delay is recorded as offered: who completes its predecessor sends its message.
 DECLARE
-    number integer;
+    instant timestamptz := ledger.now();
     new_id bigint;
 BEGIN
-    UPDATE ledger.agents SET last_seq = last_seq + 1 WHERE id = agent RETURNING last_seq INTO number;
     INSERT INTO ledger.steps (job_id, agent_id, seq, kind, queue, input, created_at, available_at, offered_at)
-    VALUES (job, agent, number, what, ledger.queue_of(what), told, ledger.now(), ledger.now() + delay,
-            CASE WHEN delay = '0' THEN ledger.now() END)
+    VALUES (job, agent, number, what, ledger.queue_of(what), told, instant, instant + delay,
+            CASE WHEN delay = '0' THEN instant END)
     RETURNING id INTO new_id;
     RETURN new_id;
+END $$;
+
+CREATE OR REPLACE FUNCTION ledger.add_step(job bigint, agent bigint, what text, told jsonb, delay interval)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    number integer;
+BEGIN
+    UPDATE ledger.agents SET last_seq = last_seq + 1 WHERE id = agent RETURNING last_seq INTO number;
+    RETURN ledger.insert_step(job, agent, number, what, told, delay);
 END $$;
 
 CREATE OR REPLACE FUNCTION ledger.queue_of(kind text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
@@ -360,6 +369,8 @@ DECLARE
     row ledger.steps;
     job ledger.jobs;
     short text;
+    follows boolean;
+    number integer;
     new_id bigint;
     nothing ledger.amounts := ledger.zero();
 BEGIN
@@ -373,14 +384,6 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'lease lost' USING ERRCODE = 'PY001';
     END IF;
-    IF new_head IS NOT NULL OR new_model_state IS NOT NULL THEN
-        UPDATE ledger.agents SET head_tree = coalesce(new_head, head_tree),
-            model_state = coalesce(new_model_state, model_state)
-        WHERE id = row.agent_id AND (new_head IS NULL OR head_tree = old_head);
-        IF NOT FOUND THEN
-            RAISE EXCEPTION 'the head tree moved' USING ERRCODE = 'PY003';
-        END IF;
-    END IF;
     IF new_head IS NOT NULL THEN
         INSERT INTO ledger.packs (agent_id, seq, sha256)
         SELECT row.agent_id, row.seq, p FROM unnest(pack_sha256s) AS p ON CONFLICT DO NOTHING;
@@ -390,6 +393,15 @@ BEGIN
         WHERE action_id = action AND state = 'intended';
     END IF;
     short := ledger.settle(row.agent_id, row.held, took);
+    follows := end_reason IS NULL AND job.cancel_requested_at IS NULL AND short IS NULL;
+    IF follows OR new_head IS NOT NULL OR new_model_state IS NOT NULL THEN
+        UPDATE ledger.agents SET head_tree = coalesce(new_head, head_tree),
+            model_state = coalesce(new_model_state, model_state), last_seq = last_seq + follows::integer
+        WHERE id = row.agent_id AND (new_head IS NULL OR head_tree = old_head) RETURNING last_seq INTO number;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the head tree moved' USING ERRCODE = 'PY003';
+        END IF;
+    END IF;
     told := told || ledger.told('step_done', jsonb_build_object(
         'kind', row.kind, 'seq', row.seq, 'attempt', row.attempt, 'fence', row.fence, 'owner', row.lease_owner,
         'spent', to_jsonb(took), 'head', new_head));
@@ -398,10 +410,12 @@ BEGIN
             jsonb_build_object('resource', short, 'held', to_jsonb(row.held), 'took', to_jsonb(took)));
     END IF;
     PERFORM ledger.append_events(row.job_id, row.agent_id, step, told);
-    UPDATE ledger.jobs SET state = coalesce(new_state, state), verdict = coalesce(new_verdict, verdict),
-        patch_sha256 = coalesce(new_patch, patch_sha256),
-        published = coalesce(new_published, published), files_changed = coalesce(changed, files_changed)
-    WHERE id = row.job_id AND (new_state IS NOT NULL OR new_verdict IS NOT NULL OR new_patch IS NOT NULL);
+    IF new_state IS NOT NULL OR new_verdict IS NOT NULL OR new_patch IS NOT NULL THEN
+        UPDATE ledger.jobs SET state = coalesce(new_state, state), verdict = coalesce(new_verdict, verdict),
+            patch_sha256 = coalesce(new_patch, patch_sha256),
+            published = coalesce(new_published, published), files_changed = coalesce(changed, files_changed)
+        WHERE id = row.job_id;
+    END IF;
     IF end_reason IS NOT NULL THEN
         PERFORM ledger.end_job(row.job_id, end_reason);
     ELSIF job.cancel_requested_at IS NOT NULL THEN
@@ -409,7 +423,7 @@ BEGIN
     ELSIF short IS NOT NULL THEN
         PERFORM ledger.end_job(row.job_id, 'budget:' || short);
     ELSE
-        new_id := ledger.add_step(row.job_id, row.agent_id, next_kind, next_input, next_delay);
+        new_id := ledger.insert_step(row.job_id, row.agent_id, number, next_kind, next_input, next_delay);
         IF next_delay = '0' THEN
             RETURN QUERY SELECT new_id, ledger.queue_of(next_kind);
         END IF;

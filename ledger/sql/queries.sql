@@ -1,7 +1,9 @@
 -- Named statements that Python runs. One block each: "-- name: NAME", then the statement.
 
 -- name: lease_step
-SELECT * FROM ledger.lease_step(%(step)s, %(owner)s, make_interval(secs => %(seconds)s), %(queues)s, %(max_attempts)s)
+SELECT fence, attempt, kind, seq, job_id, batch_id, batch_name, agent_id, spec::text, head_tree, input, free, reserve,
+       model_state, submitted_at, deadline_at, remaining_ms, ending
+FROM ledger.lease_step(%(step)s, %(owner)s, make_interval(secs => %(seconds)s), %(queues)s, %(max_attempts)s)
 
 -- name: hold
 SELECT ledger.hold(%(step)s, %(fence)s, %(wanted)s::ledger.amounts, %(from_reserve)s)

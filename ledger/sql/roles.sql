@@ -48,7 +48,7 @@ BEGIN
                                           p.oid::regprocedure, p.oid::regprocedure), '; ')
                  FROM pg_proc p WHERE p.pronamespace = 'ledger'::regnamespace AND p.proname = entry);
     END LOOP;
-    FOREACH entry IN ARRAY ARRAY['append_event', 'settle', 'end_job', 'add_step'] LOOP
+    FOREACH entry IN ARRAY ARRAY['append_event', 'settle', 'end_job', 'add_step', 'insert_step'] LOOP
         EXECUTE (SELECT string_agg(format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', p.oid::regprocedure), '; ')
                  FROM pg_proc p WHERE p.pronamespace = 'ledger'::regnamespace AND p.proname = entry);
     END LOOP;
