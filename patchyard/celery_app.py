@@ -26,8 +26,6 @@ from scheduler.dispatch import BrokerUnavailable
 QUEUES: tuple[Queue, ...] = tuple(dict.fromkeys(QUEUE_OF.values()))
 KEY_PREFIX = "patchyard:"
 """Of all our keys in the broker."""
-VISIBILITY_SECONDS = 26 * 3600
-"""Above the longest step: the longest test command may take a day."""
 
 Handle = Callable[[int, str], None]
 """Does what a hint (a step's id, a queue's name) leads to."""
@@ -63,7 +61,7 @@ class _Connection(Connection):
 _KOMBU_QUEUES = {name: BrokerQueue(name, Exchange(""), routing_key=name) for name in QUEUES}  # type: ignore[no-untyped-call]
 
 _SETTINGS: dict[str, Any] = {
-    # A message is acknowledged when its step was done or given back, so that a worker that dies gives it to another.
+    # A message counts as taken until its step was done or given back, so that no more are taken than there are threads.
     "task_acks_late": True,
     "task_acks_on_failure_or_timeout": True,
     "task_reject_on_worker_lost": True,
@@ -86,12 +84,16 @@ _SETTINGS: dict[str, Any] = {
     "broker_transport_options": {
         # So that a Redis may be shared with another Celery application.
         "global_keyprefix": KEY_PREFIX,
-        "visibility_timeout": VISIBILITY_SECONDS,
         "socket_timeout": 30,
         "socket_connect_timeout": _SEND_TIMEOUT_SECONDS,
         "socket_keepalive": True,
         "health_check_interval": 10,
-        "unacked_restore_throttle": 1,
+        # What a worker has taken and not done is kept in its memory only: it goes back into the queue when the worker
+        # ends in order, and when it dies the ledger offers the step again. Keeping it in the broker would cost two more
+        # calls a message, and tell nobody anything that the ledger does not know.
+        "ack_emulation": False,
+        # No message has a priority, so a queue is one list and not four.
+        "priority_steps": [0],
     },
     # Whoever can write to the broker must not be able to stop or reconfigure workers.
     "worker_enable_remote_control": False,
@@ -122,34 +124,22 @@ class Sender:
     def __call__(self, offer: Offer) -> None:
         """Raises BrokerUnavailable within seconds when the broker does not answer."""
         try:
-            self._app.amqp.send_task_message(
-                self._producer(),
-                STEP_TASK,
-                self._message(offer),
-                queue=_KOMBU_QUEUES[offer.queue],
-                declare=[],
-                retry=False,
-            )
+            self._channel().put_hint(offer.step_id, offer.queue)
         except (OperationalError, RedisError, OSError) as error:
             self.close()
             raise BrokerUnavailable(f"the broker does not answer: {error}") from error
 
     def close(self) -> None:
         """Close this thread's connection."""
-        producer = self._local.__dict__.pop("producer", None)
-        if producer is not None:
-            producer.connection.collect()
+        connection = self._local.__dict__.pop("connection", None)
+        if connection is not None:
+            connection.collect()
 
-    def _message(self, offer: Offer) -> Any:
-        identity = f"step-{offer.step_id}"
-        return self._app.amqp.create_task_message(identity, STEP_TASK, args=[offer.step_id, offer.queue], kwargs={})
-
-    def _producer(self) -> Any:
-        found = getattr(self._local, "producer", None)
+    def _channel(self) -> Any:
+        found = getattr(self._local, "connection", None)
         if found is None:
-            connection = self._app.connection_for_write(
+            found = self._local.connection = self._app.connection_for_write(
                 connect_timeout=_SEND_TIMEOUT_SECONDS,
                 transport_options={"max_retries": 0, "socket_timeout": _SEND_TIMEOUT_SECONDS},
             )
-            found = self._local.producer = self._app.amqp.Producer(connection, auto_declare=False)
-        return found
+        return found.default_channel

@@ -3,21 +3,23 @@
 As it is, one item in a queue's list that is no JSON ends the worker that reads it, and a message may carry what we
 never send: other tasks, delays, expiry, callbacks, pickled bodies. Here only two values are taken from an item, a
 step's id and a queue's name, and the message that Celery gets is built anew around them. An item without them is
-logged and dropped. A message that cannot be acknowledged, since the broker went away, is done with all the same.
+logged and dropped.
 """
 
 from __future__ import annotations
 
 import base64
+import itertools
 import json
-import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from queue import Empty
 from typing import Any
 
 import structlog
 from kombu import transport
 from kombu.transport import redis
-from redis.exceptions import RedisError
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +28,7 @@ _NAME = f"{__name__}:CarefulTransport"
 _MAX_ID = 2**63 - 1
 _MAX_BODY_CHARS = 4_096
 _SHOWN_CHARS = 200
+_numbers = itertools.count(1)
 
 
 def use_careful_transport() -> None:
@@ -33,22 +36,19 @@ def use_careful_transport() -> None:
     transport.TRANSPORT_ALIASES.update(redis=_NAME, rediss=_NAME)
 
 
-class _CarefulQoS(redis.QoS):
-    def ack(self, delivery_tag: Any) -> None:
-        """The message leaves its place even if the broker cannot be told.
-
-        Left in it, it would fill the prefetch window for ever: a worker whose places are all filled so reads no more,
-        does not see that its connection is gone, and never comes back. The broker will repeat the message one day.
-        """
-        try:
-            super().ack(delivery_tag)  # type: ignore[no-untyped-call]
-        except (RedisError, OSError) as error:
-            log.warning("message_not_acknowledged", why=str(error)[:_SHOWN_CHARS])
-            self._quick_ack(delivery_tag)
-
-
 class _CarefulChannel(redis.Channel):
-    QoS = _CarefulQoS
+    @contextmanager
+    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
+        """One client for all commands but BRPOP: the base class makes one each time, at more than a command's price."""
+        yield client or self._shared_client
+
+    @cached_property
+    def _shared_client(self) -> Any:
+        return self._create_client()  # type: ignore[no-untyped-call]
+
+    def put_hint(self, step_id: int, queue: str) -> None:
+        """Put the message of a step into its queue."""
+        self._put(queue, _message(step_id, queue, queue))  # type: ignore[no-untyped-call]
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
@@ -87,7 +87,7 @@ def _hint_of(message: Any) -> tuple[int, str]:
 
 def _message(step_id: int, named_queue: str, queue: str) -> dict[str, Any]:
     """A message in Celery's protocol 2, as the broker would hold it, that came out of `queue`."""
-    identity = str(uuid.uuid4())
+    identity = f"{step_id}.{next(_numbers)}"
     body = json.dumps([[step_id, named_queue], {}, {}]).encode()
     return {
         "body": base64.b64encode(body).decode(),
@@ -96,7 +96,7 @@ def _message(step_id: int, named_queue: str, queue: str) -> dict[str, Any]:
         "headers": {"lang": "py", "task": STEP_TASK, "id": identity, "root_id": identity, "retries": 0},
         "properties": {
             "correlation_id": identity,
-            "delivery_tag": str(uuid.uuid4()),
+            "delivery_tag": identity,
             "delivery_mode": 2,
             "delivery_info": {"exchange": "", "routing_key": queue},
             "priority": 0,
