@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import DictRow
 from psycopg.types.json import Jsonb
@@ -54,12 +54,12 @@ class PreparedConnection(psycopg.Connection[DictRow]):
         """Runs one named statement within a transaction and returns its rows. Raises the driver's errors."""
         text, parameters = _numbered(name)
         if self.pgconn.transaction_status == TransactionStatus.IDLE:
-            _checked(self.pgconn.exec_(b"BEGIN"))
+            self._checked(self.pgconn.exec_(b"BEGIN"))
         if name not in self._named:
-            _checked(self.pgconn.prepare(name.encode(), text))
+            self._checked(self.pgconn.prepare(name.encode(), text))
             self._named.add(name)
         values: list[Any] = [_as_text(arguments[parameter]) for parameter in parameters]
-        result = _checked(self.pgconn.exec_prepared(name.encode(), values))
+        result = self._checked(self.pgconn.exec_prepared(name.encode(), values))
         columns = self._columns.get(name)
         if columns is None:
             columns = self._columns[name] = _columns(result)
@@ -74,13 +74,15 @@ class PreparedConnection(psycopg.Connection[DictRow]):
     def commit(self) -> None:
         """As psycopg's, in one call."""
         if self.pgconn.transaction_status != TransactionStatus.IDLE:
-            _checked(self.pgconn.exec_(b"COMMIT"))
+            self._checked(self.pgconn.exec_(b"COMMIT"))
 
-
-def _checked(result: PGresult) -> PGresult:
-    if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-        raise error_from_result(result)
-    return result
+    def _checked(self, result: PGresult) -> PGresult:
+        if result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+            return result
+        error = error_from_result(result)
+        if error.sqlstate is None and self.pgconn.status == ConnStatus.BAD:  # it is libpq that speaks, not the server
+            raise psycopg.OperationalError(str(error))
+        raise error
 
 
 def _columns(result: PGresult) -> list[tuple[str, _Load]]:
