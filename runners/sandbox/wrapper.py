@@ -38,10 +38,16 @@ ENVIRONMENT = {
 STAGE_SECONDS = 60.0
 """The time that unpacking and reporting may take, each."""
 
+# fmt: off
 NUMBERS = {
-    "x86_64": {"prctl": 157, "statfs": 137, "clock_gettime": 228, "setitimer": 38, "O_NOFOLLOW": 0o400000},
-    "aarch64": {"prctl": 167, "statfs": 43, "clock_gettime": 113, "setitimer": 103, "O_NOFOLLOW": 0o100000},
+    "x86_64": {
+        "prctl": 157, "statfs": 137, "clock_gettime": 228, "setitimer": 38, "rt_sigaction": 13, "O_NOFOLLOW": 0o400000,
+    },
+    "aarch64": {
+        "prctl": 167, "statfs": 43, "clock_gettime": 113, "setitimer": 103, "rt_sigaction": 134, "O_NOFOLLOW": 0o100000,
+    },
 }
+# fmt: on
 """What Perl has no word for without its modules, by the engine's name of the architecture. The modules that have
 (Time::HiRes, Fcntl) take longer to load than the rest of the wrapper to run, and the first is not in perl-base."""
 
@@ -49,7 +55,7 @@ WRAPPER = r"""
 use strict;
 $0 = 'patchyard';
 
-my ($prctl, $statfs, $clock_gettime, $setitimer, $O_NOFOLLOW) = splice @ARGV, 0, 5;
+my ($prctl, $statfs, $clock_gettime, $setitimer, $rt_sigaction, $O_NOFOLLOW) = splice @ARGV, 0, 6;
 my ($deadline, $stage, $report_cap, $workspace_cap, $reports, $variables) = splice @ARGV, 0, 6;
 my @reports = splice @ARGV, 0, $reports;
 my %environment = splice @ARGV, 0, 2 * $variables;
@@ -70,6 +76,11 @@ sub timer {
 }
 
 syscall($prctl, $PR_SET_DUMPABLE, 0, 0, 0, 0);
+# make(1) starts what it runs with the C library's own two signals ignored, and that is inherited all the way to here.
+for my $signal (32, 33) {
+  my ($number, $default) = ($signal, "\0" x 32);
+  syscall($rt_sigaction, $number, $default, 0, 8);
+}
 open(my $frames, '>&', \*STDERR) or exit 125;
 open(STDERR, '>&', \*STDOUT);
 open(my $nothing, '<', '/dev/null');
