@@ -63,8 +63,9 @@ def open_home(path: Path, *, create: bool) -> Home | None:
     try:
         if not create:
             return home if home.path.is_dir() else None
-        if not home.path.exists():
-            home.path.mkdir(parents=True)
+        if not home.path.is_dir():
+            # Another `up` may make it in the same moment.
+            home.path.mkdir(parents=True, exist_ok=True)
             home.path.chmod(0o711)
         home.run.folder.mkdir(mode=0o700, exist_ok=True)
         home.logs.mkdir(mode=0o750, exist_ok=True)

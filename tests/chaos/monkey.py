@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 import psycopg
 
 from ledger.afterwards import retry_job
+from ledger.events import read_events
 from ledger.faults import CRASH_POINTS
-from ledger.reads import find_batch, find_job, job_steps, unfinished
+from ledger.reads import StepRow, find_batch, find_job, job_steps, unfinished
 from ledger.steps import MAX_ATTEMPTS
 from tests.chaos.jobs import SHAPES
 from tests.chaos.proxy import Cut, Proxy, When
@@ -54,7 +55,7 @@ class Monkey:
     mean_seconds: float = 1.3
     injected: Counter[str] = field(default_factory=Counter)
     refs: list[str] = field(default_factory=list)
-    retried: list[str] = field(default_factory=list)
+    retried: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)  # noqa: S311  (a seed is the point of it)
@@ -130,12 +131,21 @@ class Monkey:
         db, right = self.yard.db, self.yard.right_outcomes(self.refs)
         for ref in self.refs:
             job = find_job(db, ref)
-            worn_out = any(step.attempt >= MAX_ATTEMPTS for step in job_steps(db, job.id))
+            worn_out = [step for step in job_steps(db, job.id) if step.attempt >= MAX_ATTEMPTS]
             if worn_out and job.reason != right[ref].reason:
-                self.retried.append(f"{ref} ({job.reason})")
+                self.retried[ref] = f"{job.reason}: {self._what_became_of_attempts(job.id, worn_out[-1])}"
                 retry_job(db, job.id, by="monkey")
         if self.retried:
             self.yard.wait_for_end(self.refs, _END_SECONDS)
+
+    def _what_became_of_attempts(self, job_id: int, step: StepRow) -> str:
+        events = [event for event in read_events(self.yard.db, job_id) if event.step_id == step.id]
+        ends = [
+            event.body.get("why") or "its lease ran out"
+            for event in events
+            if event.kind in ("step_given_back", "lease_expired")
+        ]
+        return f"{step.kind} step, attempts: {'; '.join(ends)}"
 
     # -- processes -----------------------------------------------------------------------------------------------------
 

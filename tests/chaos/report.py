@@ -48,6 +48,8 @@ class Report:
             "",
             *_table(("jobs ended with", "times"), sorted(ends.items())),
         ]
+        if self.monkey.retried:
+            lines += ["", "Started anew:", "", *(f"- {ref}: {why}" for ref, why in self.monkey.retried.items())]
         if self.findings:
             lines += ["", "Findings:", "", *(f"- {finding}" for finding in self.findings)]
         return "\n".join(lines) + "\n"

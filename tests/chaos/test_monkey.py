@@ -29,8 +29,7 @@ def test_whatever_is_done_to_it_every_job_ends_as_it_should(engine_host: str, sa
         yard.learn()
         monkey = Monkey(yard, wire, seed)
         monkey.run(minutes * 60)
-        retried = {ref.partition(" ")[0] for ref in monkey.retried}
-        findings = yard.violations(monkey.refs, retried=retried)
+        findings = yard.violations(monkey.refs, retried=monkey.retried)
         findings += yard.crew.findings()
         report = Report(seed, minutes, monkey, yard.tallies(monkey.refs), findings).text()
     print(report)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,14 @@ def open_to_all() -> Iterator[Home]:
         home = open_home(Path(folder) / "home", create=True)
         assert home is not None
         yield home
+
+
+def test_any_number_make_a_home_at_once(tmp_path: Path) -> None:
+    for number in range(20):
+        path = tmp_path / f"{number}" / "home"
+        with ThreadPoolExecutor(8) as pool:
+            homes = list(pool.map(lambda _: open_home(path, create=True), range(8)))  # noqa: B023
+        assert homes == [Home(path)] * 8
 
 
 def modes(path: Path) -> list[int]:
