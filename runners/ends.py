@@ -14,6 +14,7 @@ from ledger.objects import ObjectMissing
 from ledger.records.budget import Amounts
 from ledger.records.job import Reason
 from ledger.records.step import Claim, Completion, Event
+from runners.disk import full_disk_told
 from runners.runner import Runner
 from runners.sandbox.backend import ImageUnavailable
 from runners.takeover import take_over
@@ -38,7 +39,9 @@ def step_work(work: Work) -> Work:
         if claim.cancelling:
             return ended(claim.end_with, "nothing of the job is left running")
         try:
-            return work(claim, runner)
+            # The job's mirror stays where it is until the step is done, however little room there is.
+            with full_disk_told("the disk"), runner.mirrors.in_use(claim.job.source):
+                return work(claim, runner)
         except ObjectUnreadable:
             runner.mirrors.discard(claim.job.source)
             raise

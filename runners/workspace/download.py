@@ -15,17 +15,20 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import cast
 
+from runners.eviction import mark_used, size_bytes
 from runners.workspace.errors import RepoUnavailable, SourceRefused, WrongDigest
 from runners.workspace.location import redacted, url_path, without_userinfo
 
 MAX_DOWNLOAD_BYTES = 512 * 1024 * 1024
 MAX_PAGE_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
+_ABANDONED_SECONDS = 3600.0
 
 
 class NotThere(RepoUnavailable):
@@ -143,6 +146,7 @@ class Downloads:
         """
         kept = self._folder / sha256
         if kept.exists() and file_sha256(kept) == sha256:
+            mark_used(kept)
             return kept
         self._folder.mkdir(parents=True, exist_ok=True)
         draft = self._folder / f".{sha256}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -152,6 +156,20 @@ class Downloads:
         finally:
             draft.unlink(missing_ok=True)
         return kept
+
+    def stored(self) -> Iterator[tuple[str, int, float]]:
+        """Each kept file's sha256, its size in bytes, and when it was used last, in seconds since the epoch."""
+        for draft in self._folder.glob(".*.*"):
+            with suppress(FileNotFoundError):
+                if time.time() - draft.stat().st_mtime > _ABANDONED_SECONDS:
+                    draft.unlink()
+        for kept in self._folder.glob("[0-9a-f]" * 64):
+            with suppress(FileNotFoundError):
+                yield kept.name, size_bytes(kept), kept.stat().st_mtime
+
+    def drop(self, sha256: str) -> None:
+        """Delete a kept file."""
+        (self._folder / sha256).unlink(missing_ok=True)
 
 
 def check_digest(found: str, promised: str, *, where: str) -> None:

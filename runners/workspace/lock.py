@@ -1,37 +1,24 @@
-"""One builder of a mirror at a time, among all threads and processes of a host.
-
-An advisory lock on a file (`flock`): each holder opens the file anew, so that threads exclude each other as processes
-do, and the kernel lets go when a holder dies.
-"""
+"""One builder of a mirror at a time, among all threads and processes of a host; see `runners.filelock`."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from runners.filelock import Busy, hold
 from runners.workspace.errors import RepoUnavailable
-
-_POLL_SECONDS = 0.05
 
 
 @contextmanager
-def locked(path: Path, timeout_seconds: float) -> Iterator[None]:
-    """Hold the lock file `path`. Raises `RepoUnavailable` when others hold it for `timeout_seconds`."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    deadline = time.monotonic() + timeout_seconds
+def locked(path: Path, timeout_seconds: float, *, shared: bool = False) -> Iterator[int]:
+    """Hold the lock file `path`, alone or `shared`. Raises `RepoUnavailable` when others hold it that long."""
+    holding = hold(path, shared=shared, timeout_seconds=timeout_seconds)
     try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise RepoUnavailable(f"{path.name} is held by another worker for too long") from None
-                time.sleep(_POLL_SECONDS)
-        yield
+        handle = holding.__enter__()
+    except Busy:
+        raise RepoUnavailable(f"{path.name} is held by another worker for too long") from None
+    try:
+        yield handle
     finally:
-        os.close(handle)
+        holding.__exit__(None, None, None)

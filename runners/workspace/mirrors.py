@@ -2,19 +2,25 @@
 
 One bare repository for each source under `HOME/mirrors`, shared by all processes of the host. A source without history
 (archive, package, folder) gives the same commit id on every host. What a source says in an error reaches the user
-without credentials. See `places` for what is guaranteed of a mirror on disk.
+without credentials. See `places` for what is guaranteed of a mirror on disk. Mirrors and downloads only save time: any
+that nobody uses may be evicted, and is fetched again when it is needed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from ledger.errors import DiskFull
 from ledger.records.base import sha256_hex
 from ledger.records.source import ResolvedBase, SourceRef
+from runners.disk import NO_FLOOR, Floor, full_disk_told, require_room, says_full
+from runners.eviction import Item
 from runners.workspace.archive import ARCHIVE_LIMITS, tree_of_archive
 from runners.workspace.collect import Collector
 from runners.workspace.download import Downloads, Web, check_digest, file_sha256
@@ -27,7 +33,7 @@ from runners.workspace.errors import (
     SourceRefused,
 )
 from runners.workspace.folder import folder_members, gitignore_of
-from runners.workspace.git_remote import Git
+from runners.workspace.git_remote import Git, GitFailed
 from runners.workspace.git_source import FULL_ID, fetch_all, fetch_commit, find_commit, rev_parse
 from runners.workspace.location import URL, redacted
 from runners.workspace.pack import add_pack, pack_of_commit
@@ -41,13 +47,15 @@ from runners.workspace.tarball import DEFAULT_LIMITS, TreeLimits
 
 @dataclass(frozen=True)
 class SourceLimits:
-    """How much a source may cost: seconds of one git command, bytes of one file it writes, what a tree may hold."""
+    """How much a source may cost: seconds of one git command, bytes of one file it writes, what a tree may hold, and
+    what has to be left free on the disk before one is fetched."""
 
     git_seconds: float = 900.0
     git_file_bytes: int = 4 * 1024 * 1024 * 1024
     lock_seconds: float = 900.0
     archive: TreeLimits = ARCHIVE_LIMITS
     tree: TreeLimits = DEFAULT_LIMITS
+    floor: Floor = NO_FLOOR
 
 
 DEFAULT_SOURCE_LIMITS = SourceLimits()
@@ -93,7 +101,8 @@ class Mirrors:
         with self._resolving:
             known = self._resolved.get((source, name))
             if known is None:
-                known = self._resolved[source, name] = self._resolve(source, name)
+                with self._disk():
+                    known = self._resolved[source, name] = self._resolve(source, name)
             return known
 
     def _resolve(self, source: SourceRef, name: str) -> Resolution:
@@ -105,7 +114,7 @@ class Mirrors:
             elif source.kind == "folder":
                 source, store, commit, pack = self._resolve_folder(source)
             else:
-                store, commit = self._places.filled(place_of(source), self._archive_filler(source))
+                store, commit = self._filled(source, self._archive_filler(source))
         except RepoUnavailable as error:
             remedy = "check the address and your access; no password is ever asked for"
             raise RepositoryMissing(f"cannot be read: {error.message}", where=where, remedy=remedy) from error
@@ -121,18 +130,19 @@ class Mirrors:
             store = self._places.at_hand(place_of(source), commit)
             if store is not None:
                 return store, commit
-            return self._places.filled(place_of(source), self._git_filler(source, commit), commit)
+            return self._filled(source, self._git_filler(source, commit), commit)
 
         def fill(git_dir: Path) -> str:
             fetch_all(self._git, source.location, git_dir)
             return rev_parse(self._git, git_dir, source.location, commit)
 
-        return self._places.filled(place_of(source), fill)
+        return self._filled(source, fill)
 
     def _resolve_folder(self, source: SourceRef) -> tuple[SourceRef, Store, str, bytes]:
         folder = Path(source.location)
         if not folder.is_dir():
             raise RepositoryMissing("no such folder", where=source.location, remedy="correct the path")
+        require_room([self._home / "mirrors"], self._limits.floor)
         with self._places.draft() as draft:
             store = Store.create(draft)
             collector = Collector(store, self._limits.tree)
@@ -151,7 +161,8 @@ class Mirrors:
     def open(self, source: SourceRef, commit: str, fetch_object: Callable[[str], bytes]) -> Store:
         """The mirror of `source` with `commit` in it, as `resolve` gave them; `fetch_object` gives a pack by sha256.
 
-        Raises `RepoUnavailable` (try again later), `CommitMissing`, `WrongDigest`, `SourceRefused` (permanent).
+        It may be evicted unless the caller holds `in_use`. Raises `RepoUnavailable`, `DiskFull` (try again later),
+        `CommitMissing`, `WrongDigest`, `SourceRefused` (permanent).
         """
         if source.kind == "git":
             fill = self._git_filler(source, commit)
@@ -159,7 +170,12 @@ class Mirrors:
             fill = _folder_filler(source, commit, fetch_object)
         else:
             fill = self._archive_filler(source)
-        return self._ready(source, commit, fill)
+        with self._disk():
+            return self._ready(source, commit, fill)
+
+    def in_use(self, source: SourceRef) -> AbstractContextManager[None]:
+        """While this is held, the mirror of `source` is not evicted. Raises `RepoUnavailable`."""
+        return self._places.in_use(place_of(source))
 
     def discard(self, source: SourceRef) -> None:
         """Throw the mirror away, after `ObjectUnreadable`; the next `open` builds it anew."""
@@ -170,11 +186,39 @@ class Mirrors:
         store = self._places.at_hand(place, commit)
         if store is not None:
             return store
-        store, brought = self._places.filled(place, fill, commit)
+        store, brought = self._filled(source, fill, commit)
         if brought != commit:
             where = redacted(source.location)
             raise CommitMissing(f"gives commit {brought} now, not {commit}", where=where, remedy="submit the job again")
         return store
+
+    # -- room ----------------------------------------------------------------------------------------------------------
+
+    def items(self) -> Iterator[Item]:
+        """The mirrors and downloads that are kept here, each of which can be had again."""
+        for place, size, used_at in self._places.stored():
+            yield Item("mirror", place, size, used_at, partial(self._places.evict, place))
+        for sha256, size, used_at in self._downloads.stored():
+            yield Item("download", sha256, size, used_at, partial(self._drop_download, sha256))
+
+    def _drop_download(self, sha256: str) -> bool:
+        """Unless the mirror is being built that it is for."""
+        return self._places.alone(_place_of_archive(sha256), partial(self._downloads.drop, sha256))
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """What wants room on the disk in the block and finds none is `DiskFull`."""
+        try:
+            with full_disk_told(self._home / "mirrors"):
+                yield
+        except GitFailed as failed:
+            if not says_full(failed.said):
+                raise
+            raise DiskFull(f"{self._home / 'mirrors'}: {failed.said}") from failed
+
+    def _filled(self, source: SourceRef, fill: Fill, commit: str | None = None) -> tuple[Store, str]:
+        require_room([self._home / "mirrors", self._home / "downloads"], self._limits.floor)
+        return self._places.filled(place_of(source), fill, commit)
 
     # -- what fills a mirror -------------------------------------------------------------------------------------------
 
@@ -229,5 +273,13 @@ def place_of(source: SourceRef) -> str:
     elif source.kind == "folder":
         identity = f"folder {source.pack_sha256}"
     else:
-        identity = f"archive {source.sha256}"
+        return _place_of_archive(source.sha256 or "")
+    return _place(identity)
+
+
+def _place_of_archive(sha256: str) -> str:
+    return _place(f"archive {sha256}")
+
+
+def _place(identity: str) -> str:
     return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -2,23 +2,29 @@
 
 A mirror is built in a draft beside its place and moved in by one rename; builders of one place exclude each other among
 all threads and processes of the host. A mirror counts as usable for a commit after a walk over all of its tree has
-found every object, once for each process; one that is damaged is moved out and built anew.
+found every object, once for each process; one that is damaged is moved out and built anew. One that nobody uses may be
+evicted at any time: who uses a mirror holds its use, shared with others, for as long as it does.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from runners.eviction import delete, drafted, mark_used, set_aside, size_bytes, sweep
+from runners.filelock import Busy, hold
 from runners.workspace.errors import ObjectUnreadable, StoreUnusable
 from runners.workspace.lock import locked
 from runners.workspace.store import SUBMODULE, Store
 
-_LEFTOVER_SECONDS = 24 * 3600
+_DRAFT = ".new-"
+_PLACE = "[0-9a-f]" * 32
+_USE_SECONDS = 60.0
+
+_Built = tuple[int, int] | None
+"""What tells a mirror from one that was built anew in its place."""
 
 # Brings objects into the bare repository at the path and returns the id of the commit that is there now.
 Fill = Callable[[Path], str]
@@ -29,13 +35,13 @@ class Places:
 
     def __init__(self, folder: Path, *, lock_seconds: float) -> None:
         self._folder, self._lock_seconds = folder, lock_seconds
-        self._whole: dict[tuple[str, str], Store] = {}
+        self._whole: dict[tuple[str, str], tuple[Store, _Built]] = {}
 
     def at_hand(self, place: str, commit: str) -> Store | None:
         """The mirror at `place` when it holds all of `commit`. Takes no lock, runs nothing."""
-        known = self._whole.get((place, commit))
-        if known is not None and known.path.is_dir():
-            return known
+        store, built = self._whole.get((place, commit), (None, None))
+        if store is not None and built == _built(store.path):
+            return store
         store = self._usable(place)
         return store if store is not None and self._is_whole(place, store, commit) else None
 
@@ -69,17 +75,56 @@ class Places:
             self._move_out(place)
 
     @contextmanager
-    def draft(self) -> Iterator[Path]:
-        """The path of a new mirror in the making; what is left of it at the end is removed."""
-        self._sweep()
-        path = self._folder / f".new-{os.getpid()}-{os.urandom(6).hex()}"
-        try:
-            yield path
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
+    def in_use(self, place: str) -> Iterator[None]:
+        """While this is held, the mirror at `place` is not evicted. Raises `RepoUnavailable`."""
+        use = self._folder / f"{place}.use"
+        with locked(use, _USE_SECONDS, shared=True):
+            mark_used(use)
+            try:
+                yield
+            finally:
+                mark_used(use)
 
-    def _locked(self, place: str) -> AbstractContextManager[None]:
+    def stored(self) -> Iterator[tuple[str, int, float]]:
+        """Each mirror's place, its size in bytes, and when it was used last, in seconds since the epoch."""
+        sweep(self._folder, _DRAFT)
+        for folder in self._folder.glob(_PLACE):
+            yield folder.name, size_bytes(folder), self._used_at(folder.name)
+
+    def evict(self, place: str) -> bool:
+        """Throw the mirror at `place` away unless somebody uses or builds it; whether it is gone."""
+        return self.alone(place, lambda: self._move_out(place))
+
+    def alone(self, place: str, act: Callable[[], None]) -> bool:
+        """Do `act` while nobody uses or builds the mirror at `place`; whether that could be done."""
+        use, lock = self._folder / f"{place}.use", self._folder / f"{place}.lock"
+        try:
+            with hold(use), hold(lock):
+                act()
+                if not (self._folder / place).exists():
+                    lock.unlink()
+                    use.unlink()
+        except Busy:
+            return False
+        return True
+
+    @contextmanager
+    def draft(self) -> Iterator[Path]:
+        """The path of a new mirror in the making, an empty folder; what is left of it at the end is removed."""
+        sweep(self._folder, _DRAFT)
+        with drafted(self._folder, _DRAFT) as path:
+            yield path
+
+    def _locked(self, place: str) -> AbstractContextManager[int]:
         return locked(self._folder / f"{place}.lock", self._lock_seconds)
+
+    def _used_at(self, place: str) -> float:
+        for name in (f"{place}.use", place):
+            try:
+                return (self._folder / name).stat().st_mtime
+            except FileNotFoundError:
+                continue
+        return 0.0
 
     def _usable(self, place: str) -> Store | None:
         try:
@@ -88,6 +133,7 @@ class Places:
             return None
 
     def _is_whole(self, place: str, store: Store, commit: str) -> bool:
+        built = _built(store.path)
         if not store.has(commit):
             return False
         try:
@@ -96,7 +142,7 @@ class Places:
         except ObjectUnreadable:
             return False
         if whole:
-            self._whole[place, commit] = store
+            self._whole[place, commit] = store, built
         return whole
 
     def _move_in(self, draft: Path, place: str, commit: str) -> Store:
@@ -110,19 +156,14 @@ class Places:
     def _move_out(self, place: str) -> None:
         for key in [key for key in self._whole if key[0] == place]:
             del self._whole[key]
-        old = self._folder / f".old-{os.getpid()}-{os.urandom(6).hex()}"
-        try:
-            (self._folder / place).rename(old)
-        except FileNotFoundError:
-            return
-        shutil.rmtree(old, ignore_errors=True)
+        if (old := set_aside(self._folder / place, self._folder)) is not None:
+            delete(old)
 
-    def _sweep(self) -> None:
-        """Remove what builders left that died; a live one is never that old."""
-        for path in self._folder.glob(".[no][el][wd]-*"):
-            try:
-                old = time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS
-            except FileNotFoundError:
-                continue
-            if old:
-                shutil.rmtree(path, ignore_errors=True)
+
+def _built(mirror: Path) -> _Built:
+    """A mirror's HEAD is written when the mirror is made and never again."""
+    try:
+        head = os.stat(mirror / "HEAD")
+    except OSError:
+        return None
+    return head.st_ino, head.st_ctime_ns
