@@ -86,3 +86,7 @@ class DiskFull(Temporary):
         """`what` says which folder has too little; the step that met it is not to blame, and waits for room."""
         self.what, self.remedy = what, remedy
         super().__init__(f"{self.code}: {what}; {remedy}", retry_after_seconds=5.0)
+
+
+class NoRoom(DiskFull):
+    """EDISK: there is too little room on the disk to begin: nothing was done yet."""

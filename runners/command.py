@@ -11,6 +11,7 @@ from ledger.errors import BadInput, Permanent
 from ledger.records.step import Claim
 from policy.ceilings import Limits, limits_of
 from runners.runner import Runner, Stopped
+from runners.sandbox.backend import ImageUnavailable
 from runners.sandbox.probe import ProbeStopped
 from runners.sandbox.spec import SandboxResult, SandboxSpec
 from runners.spending import OutOfBudget, SandboxTime
@@ -37,9 +38,18 @@ def run_command(
 ) -> SandboxResult:
     """Runs `command` over the files of `tree` in a fresh sandbox, once its isolation is proved.
 
-    Raises IsolationUnverified, OutOfBudget when the budget cut it short, Stopped, CommandInvalid, and what the backend
-    raises.
+    An image that was evicted is brought back once. Raises IsolationUnverified, OutOfBudget when the budget cut it
+    short, Stopped, CommandInvalid, and what the backend raises.
     """
+    try:
+        return _run(runner, claim, time, store, tree, command)
+    except ImageUnavailable:
+        if not runner.restock(claim.job.image):
+            raise
+        return _run(runner, claim, time, store, tree, command)
+
+
+def _run(runner: Runner, claim: Claim, time: SandboxTime, store: Store, tree: str, command: Command) -> SandboxResult:
     try:
         probe_id = runner.isolation.require(runner.db, runner.backend, claim, runner.cancelled)
     except ProbeStopped:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pygit2
 
-from ledger.errors import DiskFull
+from ledger.errors import DiskFull, NoRoom
 
 _GB, _MB = 1_000_000_000, 1_000_000
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -76,9 +76,9 @@ def lacking(folders: Iterable[Path], floor: Floor) -> list[str]:
 
 
 def require_room(folders: Iterable[Path], floor: Floor) -> None:
-    """Raises `DiskFull` when one of the folders has less than the floor."""
+    """Raises `NoRoom` when one of the folders has less than the floor."""
     if lines := lacking(folders, floor):
-        raise DiskFull("; ".join(lines))
+        raise NoRoom("; ".join(lines))
 
 
 @contextmanager

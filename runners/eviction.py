@@ -34,34 +34,35 @@ class Item:
 
 @dataclass(frozen=True)
 class Evicted:
-    """What an eviction did. `over_bytes` is how much is missing still: what is left is in use."""
+    """What an eviction did. `enough` is whether it got as far as it should: what is left is in use."""
 
     removed: tuple[Item, ...]
     kept_bytes: int
-    over_bytes: int
+    enough: bool
 
     @property
     def freed_bytes(self) -> int:
+        """What was freed."""
         return sum(item.size_bytes for item in self.removed)
 
 
-def evict(items: Iterable[Item], *, max_bytes: int, wanted_bytes: int = 0, other_bytes: int = 0) -> Evicted:
-    """Remove the least recently used until all take at most `max_bytes` and `wanted_bytes` were freed.
+def evict(
+    items: Iterable[Item], *, max_bytes: int, other_bytes: int = 0, has_room: Callable[[], bool] = lambda: True
+) -> Evicted:
+    """Remove the least recently used until all take at most `max_bytes` and the disk has room.
 
     `other_bytes` count against `max_bytes` and are no item: they cannot be removed.
     """
     waiting = sorted(items, key=lambda item: item.used_at)
     total = other_bytes + sum(item.size_bytes for item in waiting)
     removed: list[Item] = []
-    freed = 0
     for item in waiting:
-        if total <= max_bytes and freed >= wanted_bytes:
+        if total <= max_bytes and has_room():
             break
         if item.remove():
             removed.append(item)
             total -= item.size_bytes
-            freed += item.size_bytes
-    return Evicted(tuple(removed), total, max(0, total - max_bytes, wanted_bytes - freed))
+    return Evicted(tuple(removed), total, total <= max_bytes and has_room())
 
 
 def size_bytes(place: Path) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from ledger.connect import Database
-from ledger.errors import PatchyardError, Permanent
+from ledger.errors import DiskFull, PatchyardError, Permanent
 from ledger.objects import get_object, packs_of
 from ledger.records.budget import Amounts
 from ledger.records.job import Reason
@@ -36,11 +36,16 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def _nothing_to_bring(_digest: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Runner:
     """Give each step a copy (`dataclasses.replace`) whose `cancelled` is set when that step has to stop.
 
-    `engine_host` is the name of the backend's engine that its registry writes down.
+    `engine_host` is the name of the backend's engine that its registry writes down. `restock` brings an image that the
+    backend lacks and this machine has otherwise; whether it did.
     """
 
     db: Database
@@ -51,6 +56,7 @@ class Runner:
     limits: ToolLimits = field(default_factory=ToolLimits)
     isolation: Isolation = field(default_factory=Isolation)
     credentials: Credentials | None = None
+    restock: Callable[[str], bool] = _nothing_to_bring
     now: Callable[[], datetime] = _utc_now
 
     def workspace(self, claim: Claim) -> Store:
@@ -74,6 +80,6 @@ def exhausted_reason(error: PatchyardError) -> Reason:
     """Why a job ends whose step failed with `error` at its last attempt."""
     if isinstance(error, RepoUnavailable | ObjectUnreadable):
         return "repo_unavailable"
-    if isinstance(error, EngineUnavailable | SandboxLost):
+    if isinstance(error, EngineUnavailable | SandboxLost | DiskFull):
         return "environment_failed"
     return "too_many_attempts"

@@ -89,3 +89,15 @@ CROSS JOIN LATERAL (
     FROM ledger.steps s WHERE s.job_id = j.id
 ) t
 WHERE j.batch_id = %(batch)s ORDER BY j.id
+
+-- name: live_images
+SELECT image FROM ledger.live_images()
+
+-- name: stored_bytes
+-- By table, partitions of one counted together; with indexes, and with what was deleted and is not used again yet.
+SELECT coalesce(parent.relname, c.relname) AS name, sum(pg_total_relation_size(c.oid))::bigint AS bytes
+FROM pg_class c
+LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+LEFT JOIN pg_class parent ON parent.oid = i.inhparent
+WHERE c.relnamespace = 'ledger'::regnamespace AND c.relkind IN ('r', 'p')
+GROUP BY 1 ORDER BY 2 DESC

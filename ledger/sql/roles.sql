@@ -90,7 +90,14 @@ SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
                    AND state IN ('ready', 'failed', 'cancelled') AND result ? 'given_back')
 $$;
 
-SELECT ledger.grant_to('sandbox', ARRAY['register_sandbox', 'record_probe'],
+-- Which images jobs that have not ended need: what may not be taken away on a worker's machine.
+CREATE OR REPLACE FUNCTION ledger.live_images() RETURNS TABLE (image text) LANGUAGE sql STABLE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT DISTINCT spec ->> 'image' FROM ledger.jobs WHERE finished_at IS NULL
+$$;
+REVOKE EXECUTE ON FUNCTION ledger.live_images FROM PUBLIC;
+
+SELECT ledger.grant_to('sandbox', ARRAY['register_sandbox', 'record_probe', 'live_images'],
     ARRAY['SELECT, INSERT ON ledger.evidence', 'SELECT, UPDATE (state, evidence, removed_at) ON ledger.sandboxes',
           'SELECT ON ledger.probes']);
 SELECT ledger.grant_to('publish', ARRAY[]::text[], ARRAY['SELECT (id, verdict) ON ledger.jobs',
@@ -99,7 +106,7 @@ SELECT ledger.grant_to('scheduler', ARRAY['expire_step', 'admit', 'offer_ready']
     ARRAY['SELECT (id, batch_id, state, admitted_at, finished_at) ON ledger.jobs',
           'SELECT, UPDATE (finished_at) ON ledger.batches',
           'SELECT (id, job_id, state, lease_expires_at) ON ledger.steps']);
-SELECT ledger.grant_to('api', ARRAY['request_cancel', 'reopen_job', 'resolve_action', 'audit_job'],
+SELECT ledger.grant_to('api', ARRAY['request_cancel', 'reopen_job', 'resolve_action', 'audit_job', 'live_images'],
     ARRAY['SELECT ON ALL TABLES IN SCHEMA ledger',
           'INSERT ON ledger.batches, ledger.jobs, ledger.agents, ledger.accounts, ledger.steps, ledger.events, '
           || 'ledger.chains, ledger.objects']);

@@ -92,6 +92,16 @@ class Inspection(Record):
     points: tuple[Recorded, ...]
 
 
+class StoredImage(Record):
+    """An image that a backend keeps and that we loaded into it. `used_at` is in seconds since the epoch, as far as the
+    backend can tell."""
+
+    digest: str
+    name: str
+    size_bytes: int
+    used_at: float
+
+
 class Backend(Protocol):
     """A way to run sandboxes. One object serves many threads at once."""
 
@@ -108,6 +118,18 @@ class Backend(Protocol):
 
     def load_image(self, layout: Path) -> str:
         """Make the image of an OCI layout available; its id here comes back."""
+        ...
+
+    def stored_images(self) -> list[StoredImage]:
+        """The images that we loaded. Raises EngineUnavailable."""
+        ...
+
+    def remove_image(self, digest: str) -> bool:
+        """Take away an image that we loaded, unless a sandbox has it; whether it is gone. Raises EngineUnavailable."""
+        ...
+
+    def folders(self) -> tuple[Path, ...]:
+        """Where images and sandboxes lie, as far as that is on this machine."""
         ...
 
     def find(self, *, step_id: int | None = None) -> list[FoundSandbox]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from docker import APIClient
-from docker.errors import ImageNotFound, NotFound
+from docker.errors import NotFound
 
-from images.oci_layout import LOCALHOST_LABEL, LOCALHOST_RESOLVED, engine_archive, read_layout
-from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Inspection, Registry
+from images.oci_layout import engine_archive, read_layout
+from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Inspection, Registry, StoredImage
 from runners.sandbox.docker.connection import Connections
 from runners.sandbox.docker.create import (
     LABEL_FENCE,
@@ -24,6 +23,7 @@ from runners.sandbox.docker.create import (
     LocalImage,
     container,
 )
+from runners.sandbox.docker.images import find_image, loaded_images, remove_image
 from runners.sandbox.docker.inspect import TRANSPARENT, points
 from runners.sandbox.docker.removal import is_gone, remove
 from runners.sandbox.docker.run import Run
@@ -55,6 +55,7 @@ class DockerBackend:
         self._facts: EngineFacts | None = None
         self._facts_until = 0.0
         self._images: dict[str, LocalImage] = {}
+        self._root: Path | None = None
 
     def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
         """See `Backend.run`."""
@@ -65,7 +66,7 @@ class DockerBackend:
     def has_image(self, digest: str) -> bool:
         """See `Backend.has_image`."""
         with self._connections.client() as client:
-            return _find_image(client, digest) is not None
+            return find_image(client, digest) is not None
 
     def load_image(self, layout: Path) -> str:
         """See `Backend.load_image`. Raises BadInput for a folder that is no layout."""
@@ -74,10 +75,29 @@ class DockerBackend:
             for line in client.load_image(engine_archive(image)):  # type: ignore[no-untyped-call]
                 if "error" in line:
                     raise ImageUnavailable(f"the engine could not load {image.name}: {line['error']}")
-            loaded = _find_image(client, image.manifest_digest)
+            loaded = find_image(client, image.manifest_digest)
         if loaded is None or loaded.id not in (image.config_digest, image.manifest_digest):
             raise ImageUnavailable(f"the engine made something else of {image.name} than was loaded")
         return loaded.id
+
+    def stored_images(self) -> list[StoredImage]:
+        """See `Backend.stored_images`. When an image was loaded is all that an engine knows of its use."""
+        with self._connections.client() as client:
+            return list(loaded_images(client))
+
+    def remove_image(self, digest: str) -> bool:
+        """See `Backend.remove_image`. The engine itself refuses while a container has it."""
+        with self._connections.client() as client:
+            return remove_image(client, digest)
+
+    def folders(self) -> tuple[Path, ...]:
+        """See `Backend.folders`."""
+        if not self._is_local():
+            return ()
+        if self._root is None:
+            with self._connections.client() as client:
+                self._root = Path(client.info()["DockerRootDir"])
+        return (self._root,)
 
     def find(self, *, step_id: int | None = None) -> list[FoundSandbox]:
         """See `Backend.find`."""
@@ -130,37 +150,13 @@ class DockerBackend:
         if (known := self._images.get(spec.image)) is not None:
             return known
         with self._connections.client() as client:
-            found = _find_image(client, spec.image)
+            found = find_image(client, spec.image)
         if found is None:
             raise ImageUnavailable(f"the engine does not have the image {spec.image}")
         if spec.image_config is not None and found.id not in (spec.image_config, spec.image):
             raise ImageUnavailable(f"the engine has something else under {spec.image}")
         self._images[spec.image] = found
         return found
-
-
-def _find_image(client: APIClient, digest: str) -> LocalImage | None:
-    """By its id; by the name it was loaded under, which holds the digest; by the digest it was pulled by."""
-    hexadecimal = digest.removeprefix("sha256:")
-    names = [digest]
-    names += [image["Id"] for image in client.images(filters={"reference": f"patchyard/*:sha256-{hexadecimal}"})]
-    for name in names:
-        with suppress(ImageNotFound):
-            return _local(client.inspect_image(name))  # type: ignore[no-untyped-call]
-    for image in client.images():
-        if any(pulled.endswith(f"@{digest}") for pulled in image.get("RepoDigests") or ()):
-            return _local(client.inspect_image(image["Id"]))  # type: ignore[no-untyped-call]
-    return None
-
-
-def _local(image: dict[str, Any]) -> LocalImage:
-    config = image.get("Config") or {}
-    return LocalImage(
-        id=image["Id"],
-        volumes=tuple(config.get("Volumes") or ()),
-        variables=tuple(variable.partition("=")[0] for variable in config.get("Env") or ()),
-        knows_localhost=(config.get("Labels") or {}).get(LOCALHOST_LABEL) == LOCALHOST_RESOLVED,
-    )
 
 
 def _found(row: dict[str, Any]) -> FoundSandbox:

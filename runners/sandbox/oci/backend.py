@@ -5,10 +5,19 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from runners.sandbox import wrapper
-from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Inspection, Registry, SandboxBroken
+from runners.sandbox.backend import (
+    Evidence,
+    FoundSandbox,
+    ImageUnavailable,
+    Inspection,
+    Registry,
+    SandboxBroken,
+    StoredImage,
+)
 from runners.sandbox.oci import removal
 from runners.sandbox.oci.bundle import Ground, config
 from runners.sandbox.oci.cgroups import counts_swap, needed_hierarchies, other_hierarchies, read_cgroups
@@ -73,7 +82,8 @@ class OciBackend:
 
     def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
         """See `Backend.run`."""
-        return Run(self._host, spec, self.ground(spec)).result(files, cancel)
+        with self._images.in_use(spec.image):
+            return Run(self._host, spec, self.ground(spec)).result(files, cancel)
 
     def has_image(self, digest: str) -> bool:
         """See `Backend.has_image`."""
@@ -82,6 +92,26 @@ class OciBackend:
     def load_image(self, layout: Path) -> str:
         """See `Backend.load_image`. Raises BadInput for a folder that is no layout."""
         return self._images.load(layout).manifest
+
+    def stored_images(self) -> list[StoredImage]:
+        """See `Backend.stored_images`."""
+        return self._images.stored()
+
+    def remove_image(self, digest: str) -> bool:
+        """See `Backend.remove_image`."""
+        return self._images.remove(digest, self._is_some_sandboxes)
+
+    def _is_some_sandboxes(self, place: Path) -> bool:
+        """Whether a sandbox's bundle names this image, whoever made it and whether or not it still runs."""
+        for labels in self._places.all():
+            with suppress(FileNotFoundError):
+                if str(place) in (self._places.sandbox(labels) / "config.json").read_text():
+                    return True
+        return False
+
+    def folders(self) -> tuple[Path, ...]:
+        """See `Backend.folders`."""
+        return self._images.folder, self._places.folder
 
     def find(self, *, step_id: int | None = None) -> list[FoundSandbox]:
         """See `Backend.find`."""

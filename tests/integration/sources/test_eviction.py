@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.errors import DiskFull
+from ledger.errors import DiskFull, NoRoom
 from ledger.records.source import SourceRef
 from runners.disk import Floor
 from runners.eviction import Item, evict, size_bytes
@@ -54,7 +54,7 @@ def test_the_least_recently_used_goes_first_and_is_fetched_again(mirrors: Mirror
     assert items[place_of(first)].size_bytes > 0
     done = evict(items.values(), max_bytes=items[place_of(first)].size_bytes)
     assert [item.name for item in done.removed] == [place_of(second)]
-    assert done.over_bytes == 0
+    assert done.enough
     assert _items(mirrors).keys() == {place_of(first)}
     again = mirrors.open(second, commits[second.location], no_object)
     assert "b.py" in read(again, again.tree_of_commit(commits[second.location]))
@@ -71,7 +71,7 @@ def test_a_mirror_in_use_stays_also_from_another_process(mirrors: Mirrors, home:
         said = subprocess.run([sys.executable, "-c", code, home], capture_output=True, text=True, check=True).stdout
         assert said == "[False]\n"
         done = evict(mirrors.items(), max_bytes=0)
-        assert (done.removed, done.over_bytes > 0) == ((), True)
+        assert (done.removed, done.enough) == ((), False)
         assert mirrors.open(source, commit, no_object).has(commit)
     said = subprocess.run([sys.executable, "-c", code, home], capture_output=True, text=True, check=True).stdout
     assert said == "[True]\n"
@@ -158,9 +158,9 @@ def test_no_mirror_is_begun_on_a_disk_with_too_little_room(home: Path, work: Pat
     source = parse_source(str(work), work)
     for floor in (Floor(1 << 62, 0), Floor(0, 1 << 62)):
         mirrors = Mirrors(home, limits=SourceLimits(floor=floor))
-        with pytest.raises(DiskFull, match=r"^EDISK: .*needed; make room"):
+        with pytest.raises(NoRoom, match=r"^EDISK: .*needed; make room"):
             mirrors.resolve(source)
-        with pytest.raises(DiskFull):
+        with pytest.raises(NoRoom):
             mirrors.open(source, commit_of(work), no_object)
     assert _names(home) == {"git.config"}
     Mirrors(home).open(source, commit_of(work), no_object)
