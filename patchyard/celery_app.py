@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from ledger.records.step import QUEUE_OF, Offer, Queue
-from patchyard.transport import STEP_TASK, use_careful_transport
+from patchyard.transport import STEP_TASK, CarefulTransport
 from scheduler.dispatch import BrokerUnavailable
 
 QUEUES: tuple[Queue, ...] = tuple(dict.fromkeys(QUEUE_OF.values()))
@@ -35,7 +35,6 @@ _SEND_TIMEOUT_SECONDS = 5
 
 def make_app(broker_url: str, handle: Handle | None = None) -> Celery:
     """The application for a broker. A worker gives `handle`; a sender needs none."""
-    use_careful_transport()
     for variable in ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL"):
         os.environ.pop(variable, None)  # Celery would believe these over our own setting
     app = Celery("patchyard", broker=celery_url(broker_url), set_as_current=False, fixups=[])
@@ -51,7 +50,12 @@ def make_app(broker_url: str, handle: Handle | None = None) -> Celery:
 
 
 class _Connection(Connection):
-    """A consumer that lost its broker tries again every few seconds, not ever more rarely up to half a minute."""
+    """Careful transport; and a consumer that lost its broker tries again every few seconds, not ever more rarely."""
+
+    def get_transport_cls(self) -> Any:
+        """The class of the connection's transport."""
+        careful = self.transport_cls in ("redis", "rediss")
+        return CarefulTransport if careful else super().get_transport_cls()  # type: ignore[no-untyped-call]
 
     def ensure_connection(self, errback: Any = None, max_retries: Any = None, **options: Any) -> Any:
         options |= {"interval_start": 0.5, "interval_step": 0.5, "interval_max": 3}

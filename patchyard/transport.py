@@ -18,22 +18,15 @@ from queue import Empty
 from typing import Any
 
 import structlog
-from kombu import transport
 from kombu.transport import redis
 
 log = structlog.get_logger(__name__)
 
 STEP_TASK = "patchyard.step"
-_NAME = f"{__name__}:CarefulTransport"
 _MAX_ID = 2**63 - 1
 _MAX_BODY_CHARS = 4_096
 _SHOWN_CHARS = 200
 _numbers = itertools.count(1)
-
-
-def use_careful_transport() -> None:
-    """Make this process's redis:// and rediss:// connections careful ones. May be called again."""
-    transport.TRANSPORT_ALIASES.update(redis=_NAME, rediss=_NAME)
 
 
 class _CarefulChannel(redis.Channel):
