@@ -79,10 +79,9 @@ class DiskFull(Temporary):
     """EDISK: the disk is full."""
 
     code = "EDISK"
+    make_room = "make room, or set PATCHYARD_HOME to a folder on another disk"
 
-    def __init__(
-        self, what: str, *, remedy: str = "make room, or set PATCHYARD_HOME to a folder on another disk"
-    ) -> None:
+    def __init__(self, what: str, *, remedy: str = make_room) -> None:
         """`what` says which folder has too little; the step that met it is not to blame, and waits for room."""
         self.what, self.remedy = what, remedy
         super().__init__(f"{self.code}: {what}; {remedy}", retry_after_seconds=5.0)

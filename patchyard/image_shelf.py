@@ -12,7 +12,6 @@ from pathlib import Path
 
 from images.build import build
 from images.lock import LockedImage, home_lock, lock_image, read_locks
-from images.oci_layout import read_layout
 from images.recipe import names, shipped_recipe
 from ledger.errors import BadInput, Unfit
 from patchyard.backends import (
@@ -25,10 +24,13 @@ from patchyard.backends import (
     passing_home,
 )
 from patchyard.batchfile.lookups import FoundImage
+from patchyard.layouts import Layouts
 from patchyard.local.engine import DEFAULT_HOST, answers
 from patchyard.local.services import worker_name
 from patchyard.local.stack import planned_and_living
+from patchyard.room import floor_of
 from patchyard.settings import Settings
+from runners.disk import require_room
 
 Say = Callable[[str], None]
 
@@ -48,13 +50,14 @@ def build_image(settings: Settings, name: str, lock: Path | None = None) -> Lock
     return lock_image(lock or target, built, date.today())
 
 
+def layouts_of(settings: Settings) -> Layouts:
+    """The images that were built or imported here."""
+    return Layouts(home_lock(settings.home).parent)
+
+
 def layout_of(settings: Settings, digest: str) -> Path | None:
     """The folder of this image's layout, if it was built here."""
-    folder = home_lock(settings.home).parent
-    for found in folder.glob(f"*-{digest.removeprefix('sha256:')[:16]}"):
-        if read_layout(found).manifest_digest == digest:
-            return found
-    return None
+    return layouts_of(settings).find(digest)
 
 
 def build_missing(settings: Settings, wanted: Iterable[str], say: Say) -> None:
@@ -114,12 +117,14 @@ def bring_images(settings: Settings, address: str, images: Iterable[FoundImage],
         for image in images:
             if engine.has_image(image.digest):
                 continue
-            layout = layout_of(settings, image.digest)
-            if layout is None:
-                what = f"the image {image.name} ({image.digest[:19]}…) is not in the engine and was not built here"
-                remedy = f"build it with `patchyard images build {image.name}`"
-                raise BadInput(what, remedy=remedy if image.name in names() else "load it into the engine")
-            say(f"loading the image {image.name}")
-            engine.load_image(layout)
+            with layouts_of(settings).in_use(image.digest) as layout:
+                if layout is None:
+                    what = f"the image {image.name} ({image.digest[:19]}…) is not in the engine and was not built here"
+                    remedy = f"build it with `patchyard images build {image.name}`"
+                    raise BadInput(what, remedy=remedy if image.name in names() else "load it into the engine")
+                require_room(engine.folders(), floor_of(settings))
+                say(f"loading the image {image.name}")
+                engine.load_image(layout)
+            layouts_of(settings).mark(image.digest)
     finally:
         engine.close()

@@ -78,6 +78,16 @@ class Settings(BaseSettings):
         86_400, ge=1, le=2_592_000, description="how long a probe that found nothing amiss allows sandboxes"
     )
     lease_seconds: float = Field(30, ge=1, le=86_400, description="how long a claim lasts without a sign of life")
+    mirrors_max_gb: float = Field(
+        20, ge=0, le=1e6, description="what mirrors of repositories may take of this machine's disk"
+    )
+    images_max_gb: float = Field(20, ge=0, le=1e6, description="what sandbox images may take of this machine's disk")
+    disk_min_free_gb: float = Field(
+        1, ge=0, le=1e6, description="with less than this free on the disk nothing is begun"
+    )
+    disk_min_free_inodes: int = Field(
+        10_000, ge=0, le=10**9, description="with room for fewer files than this nothing is begun"
+    )
     credentials: LocalPath | None = Field(
         None, description="file of the publish worker's tokens and keys, a table a host (TOML, mode 0600)"
     )

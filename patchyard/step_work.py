@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from ledger.connect import Database
-from ledger.errors import LeaseLost, LedgerUnavailable, PatchyardError, Permanent, Temporary
+from ledger.errors import LeaseLost, LedgerUnavailable, NoRoom, PatchyardError, Permanent, Temporary
 from ledger.faults import crash_point
 from ledger.records.budget import Amounts
 from ledger.records.job import Reason
@@ -26,6 +26,7 @@ from ledger.records.step import QUEUE_OF, Claim, Completion, Event, Offer, Queue
 from ledger.steps import claim_step, complete_step, give_back
 from patchyard.lease_keeper import HeldLease, LeaseKeeper
 from patchyard.logs import bound_to
+from patchyard.room_watch import PAUSE_SECONDS
 from scheduler.decide import Backoff, GiveBack
 from scheduler.dispatch import BrokerUnavailable, Send
 from scheduler.models.model import NotPrepared
@@ -51,7 +52,8 @@ class Work(Protocol):
     """How the steps of one kind are done."""
 
     def estimate(self, claim: Claim) -> Amounts:
-        """The most that the step can take; pure and quick. NotPrepared when something has to be fetched first."""
+        """The most that the step can take; pure and quick. NotPrepared when something has to be fetched first, NoRoom
+        when nothing may be begun here: then the step is not claimed, and stays for others or for later."""
 
     def prepare(self, claim: Claim) -> None:
         """Fetch what the estimate needs, outside of any transaction."""
@@ -140,6 +142,9 @@ class StepWorker:
                 )
             except NotPrepared:
                 self.works[asked[-1].kind].prepare(asked[-1])
+            except NoRoom as full:
+                log.debug("nothing_begun", step=step_id, why=full.message)
+                self.stopping.wait(PAUSE_SECONDS)
         return None
 
     def _work_on(self, claim: Claim, lease: HeldLease) -> None:

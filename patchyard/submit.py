@@ -15,6 +15,7 @@ from ledger.connect import Database
 from ledger.records.job import JobSpec
 from patchyard.batchfile import Prepared, prepare, read_batch
 from patchyard.batchfile.finder import MachineFinder
+from patchyard.room import floor_of
 from patchyard.settings import Settings
 
 
@@ -31,7 +32,8 @@ class SubmittedBatch:
 
 def prepare_file(settings: Settings, path: Path, *, name: str | None = None, sets: Sequence[str] = ()) -> Prepared:
     """Reads and checks a batch file without touching the ledger. Raises BadInput, BadBatch for several mistakes."""
-    return prepare(read_batch(path, name=name, sets=sets), MachineFinder(settings.home, settings.images_lock))
+    finder = MachineFinder(settings.home, settings.images_lock, floor_of(settings))
+    return prepare(read_batch(path, name=name, sets=sets), finder)
 
 
 def submit_prepared(db: Database, prepared: Prepared) -> SubmittedBatch:

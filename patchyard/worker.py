@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,14 +25,18 @@ from celery.worker import state
 
 from ledger.connect import Database
 from ledger.objects import get_object
-from ledger.records.step import Queue, StepKind
+from ledger.records.step import Claim, Queue, StepKind
+from ledger.stored import live_images
 from patchyard.backends import Chosen, address_of, choose_backend, connect, name_in_ledger
 from patchyard.bell import Bell
 from patchyard.celery_app import Sender, make_app
+from patchyard.janitor import Janitor
+from patchyard.keeping import Kept, open_mirrors
 from patchyard.lease_keeper import LeaseKeeper
 from patchyard.lease_owner import forfeit_of_the_dead, owner_of
 from patchyard.local.ready import tell_ready
 from patchyard.reaper import Reaper
+from patchyard.room_watch import RoomWatch
 from patchyard.settings import Settings
 from patchyard.step_work import StepWorker, Work
 from patchyard.works import DecideWork, RunnerWork
@@ -43,7 +47,6 @@ from runners.publish import publish
 from runners.registry import LedgerRegistry
 from runners.runner import Runner
 from runners.verify import verify
-from runners.workspace.mirrors import Mirrors
 from scheduler.decide import Decider
 from scheduler.models.replay import ReplayModel
 
@@ -123,19 +126,33 @@ def _works(settings: Settings, queues: Mapping[Queue, int], db: Database, stack:
     if "decide" in queues:
         works["decide"] = DecideWork(Decider(models={"replay": ReplayModel(lambda sha256: get_object(db, sha256))}))
     if "sandbox" in queues or "publish" in queues:
-        runner = _runner(settings, db, stack, runs_sandboxes="sandbox" in queues)
+        runner, kept = _runner(settings, db, stack, runs_sandboxes="sandbox" in queues)
+        janitor = Janitor(kept, (lambda: live_images(db)) if "sandbox" in queues else None)
+        stack.callback(janitor.close)
+        require_room = _room(kept, RoomWatch(kept.require_room, janitor.hurry))
         if "sandbox" in queues:
-            works["act"] = RunnerWork(act, runner)
-            works["verify"] = RunnerWork(verify, runner)
+            works["act"] = RunnerWork(act, runner, require_room)
+            works["verify"] = RunnerWork(verify, runner, require_room)
             reaper = Reaper(db, runner.backend, runner.engine_host)
             stack.callback(reaper.close)
         if "publish" in queues:
             credentials = Credentials.read(settings.credentials) if settings.credentials else None
-            works["publish"] = RunnerWork(publish, replace(runner, credentials=credentials))
+            works["publish"] = RunnerWork(publish, replace(runner, credentials=credentials), require_room)
     return works
 
 
-def _runner(settings: Settings, db: Database, stack: ExitStack, *, runs_sandboxes: bool) -> Runner:
+def _room(kept: Kept, watch: RoomWatch) -> Callable[[Claim], None]:
+    """What is asked before a step is claimed."""
+
+    def require_room(claim: Claim) -> None:
+        watch.require()
+        if claim.kind != "publish":
+            kept.use_image(claim.job.image)
+
+    return require_room
+
+
+def _runner(settings: Settings, db: Database, stack: ExitStack, *, runs_sandboxes: bool) -> tuple[Runner, Kept]:
     chosen = choose_backend(settings) if runs_sandboxes else Chosen("docker", None, "it runs no sandboxes")
     address = address_of(chosen, settings)
     engine_host = name_in_ledger(address)
@@ -143,13 +160,17 @@ def _runner(settings: Settings, db: Database, stack: ExitStack, *, runs_sandboxe
         log.info("sandbox_backend", backend=chosen.backend, runtime=chosen.runtime, engine=engine_host, why=chosen.why)
     backend = connect(address, LedgerRegistry(db, engine_host), chosen.runtime)
     stack.callback(backend.close)
-    return Runner(
+    mirrors = open_mirrors(settings)
+    kept = Kept(settings, mirrors, backend if runs_sandboxes else None)
+    runner = Runner(
         db=db,
-        mirrors=Mirrors(settings.home),
+        mirrors=mirrors,
         backend=backend,
         engine_host=engine_host,
         isolation=Isolation(settings.probe_ttl_seconds),
+        restock=kept.restock,
     )
+    return runner, kept
 
 
 @contextmanager

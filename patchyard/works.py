@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ledger.errors import PatchyardError
+from ledger.errors import NoRoom, PatchyardError
 from ledger.records.budget import Amounts
 from ledger.records.job import Reason
 from ledger.records.step import Claim, Completion
@@ -48,15 +48,21 @@ class DecideWork:
         return "too_many_attempts"
 
 
+def _room_is_no_matter(_claim: Claim) -> None:
+    """Where no disk is watched."""
+
+
 @dataclass(frozen=True)
 class RunnerWork:
     """Steps of the runners: act, verify, publish."""
 
     work: Callable[[Claim, Runner], Completion]
     runner: Runner
+    require_room: Callable[[Claim], None] = _room_is_no_matter
 
     def estimate(self, claim: Claim) -> Amounts:
-        """See Work."""
+        """See Work. Raises NoRoom where the disk is too full to begin."""
+        self.require_room(claim)
         return runner_estimate(claim)
 
     def prepare(self, claim: Claim) -> None:
@@ -69,6 +75,9 @@ class RunnerWork:
         except (NotMyTurn, RateLimited) as wait:
             # The forge's turns and limits are no fault of this step: waiting for them uses up no attempt.
             return GiveBack(why=wait.message, delay_seconds=wait.retry_after_seconds, counted=False)
+        except NoRoom as full:
+            # Nothing was begun. One that fills up in the middle counts: a job may want more than there is.
+            return GiveBack(why=full.message, delay_seconds=full.retry_after_seconds, counted=False)
         except RunnerStopped as stopped:
             raise Interrupted(stopped.spent) from None
 

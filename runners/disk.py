@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pygit2
-
 from ledger.errors import DiskFull, NoRoom
 
 _GB, _MB = 1_000_000_000, 1_000_000
@@ -90,10 +88,6 @@ def full_disk_told(where: Path | str) -> Iterator[None]:
         if error.errno not in _FULL:
             raise
         raise DiskFull(f"{where}: {error.strerror}") from error
-    except pygit2.GitError as error:
-        if not says_full(str(error)):
-            raise
-        raise DiskFull(f"{where}: {error}") from error
 
 
 def says_full(words: str) -> bool:

@@ -10,6 +10,8 @@ from ledger.errors import BadInput
 from patchyard.batchfile.hidden_tests import patched_files
 from patchyard.batchfile.lookups import FoundBase, FoundImage
 from policy.images import PinnedImage, pin_image
+from runners.disk import NO_FLOOR, Floor
+from runners.workspace.mirrors import SourceLimits
 from runners.workspace.overlay import overlay_tar
 from runners.workspace.source import Mirrors, parse_source
 from scheduler.models.replay import parse_replay
@@ -18,12 +20,13 @@ from scheduler.models.replay import parse_replay
 class MachineFinder:
     """The Finder of a submission. Mirrors made on the way stay under `home`, for the workers of this machine."""
 
-    def __init__(self, home: Path, images_lock: Path) -> None:
-        self._home, self._images_lock = home, images_lock
+    def __init__(self, home: Path, images_lock: Path, floor: Floor = NO_FLOOR) -> None:
+        """`floor` is what has to be free on the disk before a mirror is begun."""
+        self._home, self._images_lock, self._floor = home, images_lock, floor
 
     @cached_property
     def _mirrors(self) -> Mirrors:
-        return Mirrors(self._home)
+        return Mirrors(self._home, limits=SourceLimits(floor=self._floor))
 
     @cached_property
     def _locked(self) -> dict[str, PinnedImage]:
@@ -48,8 +51,9 @@ class MachineFinder:
 
     def patched_files(self, base: FoundBase, patch: str) -> bytes:
         """The files that `patch` changes or adds, as they are after it, as a tar."""
-        store = self._mirrors.open(base.source, base.commit, _no_object)
-        return patched_files(store.path, base.tree, patch)
+        with self._mirrors.in_use(base.source):
+            store = self._mirrors.open(base.source, base.commit, _no_object)
+            return patched_files(store.path, base.tree, patch)
 
     def check_replay(self, data: bytes, where: str) -> None:
         """Raises BadInput naming the line if this is no replay."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ledger.errors import BadInput, LedgerUnavailable, PatchyardError, Unfit
+from ledger.errors import BadInput, DiskFull, LedgerUnavailable, PatchyardError, Unfit
 from patchyard.printable import printable
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def status_of(error: PatchyardError) -> ExitStatus:
     """The exit status of an error that ended a command."""
     if isinstance(error, BadInput):
         return ExitStatus.BAD_INPUT
-    if isinstance(error, Unfit | LedgerUnavailable):
+    if isinstance(error, Unfit | LedgerUnavailable | DiskFull):
         return ExitStatus.UNFIT
     return ExitStatus.NOT_ALL_DONE
 

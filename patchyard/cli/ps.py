@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from ledger.errors import DiskFull
 from patchyard.cli.console import print_json, print_table, say, table
 from patchyard.local.view import ServiceView, view_services
+from patchyard.room import lacking_here
 from patchyard.settings import load_settings
 
 
@@ -27,6 +29,8 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print the list
         columns = ("service", "state", "pid", "up", "restarts", "memory")
         print_table(table(*columns, rows=[_row(view) for view in views]))
         say(f"logs: {settings.home / 'logs'}")
+    for line in lacking_here(settings):
+        say(f"{DiskFull.code}: {line}; workers begin nothing until there is room")
 
 
 def _row(view: ServiceView) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from patchyard.cli.submit import File, Name, Sets, each_mistake_on_its_line, sho
 from patchyard.cli.watch import watch_batch
 from patchyard.image_shelf import bring_images, build_missing
 from patchyard.local.stack import ensure_up, stop
+from patchyard.room import require_local_room
 from patchyard.settings import Settings, load_settings
 from patchyard.submit import prepare_file, submit_prepared
 
@@ -43,6 +44,7 @@ def command(
     Example: patchyard run batch.yaml --out results
     """
     settings = load_settings()
+    require_local_room(settings)
     if build_images:
         with each_mistake_on_its_line():
             build_missing(settings, read_batch(file, name=name, sets=sets or ()).image_names(), say)

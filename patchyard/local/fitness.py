@@ -18,21 +18,23 @@ from typing import Any, Literal
 import psutil
 
 from images.rootfs import check_can_build
-from ledger.errors import BadInput, PatchyardError, Unfit
+from ledger.errors import BadInput, DiskFull, PatchyardError, Unfit
 from patchyard.backends import choose_backend, passing_home
-from patchyard.image_shelf import engine_at_hand, images_in, layout_of, locked_images
+from patchyard.image_shelf import engine_at_hand, images_in, layout_of, layouts_of, locked_images
 from patchyard.local.account import ACCOUNT, server_account
 from patchyard.local.engine import answers, find_engine, private_engine
 from patchyard.local.home import Home
 from patchyard.local.programs import POSTGRES_WHEEL, VALKEY_WHEEL, wheel_version
 from patchyard.local.reach import require_broker, require_database
+from patchyard.room import lacking_here
 from patchyard.settings import Settings, masked_url
+from runners.disk import shown_bytes
+from runners.eviction import size_bytes
 
 State = Literal["ok", "note", "missing"]
 SANDBOX_IMAGE = "sandbox-python"
 _PYTHON = (3, 11)
 _GIT = (2, 30)
-_DISK_NEEDED_BYTES = 2_000_000_000
 _DISK_WANTED_BYTES = 10_000_000_000
 _MEMORY_NEEDED_BYTES = 1_000_000_000
 _MEMORY_WANTED_BYTES = 4_000_000_000
@@ -61,6 +63,7 @@ def examine(settings: Settings) -> list[Finding]:
         _system(),
         _user(),
         _disk(settings),
+        *_kept(settings),
         _memory(),
         *_sandboxes(settings),
         _cgroups(),
@@ -116,12 +119,28 @@ def _existing(folder: Path) -> Path:
 
 def _disk(settings: Settings) -> Finding:
     folder = _existing(settings.home)
-    free_bytes = shutil.disk_usage(folder).free
-    found = f"{free_bytes / 1e9:.1f} GB free in {folder}"
-    remedy = "make room, or set PATCHYARD_HOME to a folder on another disk"
     if not os.access(folder, os.W_OK):
         return Finding("disk", "missing", f"{folder} is not writable", "set PATCHYARD_HOME to a folder of yours")
-    return Finding("disk", *_amount(free_bytes, _DISK_NEEDED_BYTES, _DISK_WANTED_BYTES, found, remedy))
+    if lines := lacking_here(settings):
+        return Finding("disk", "missing", f"{DiskFull.code}: {'; '.join(lines)}", DiskFull.make_room)
+    free_bytes = shutil.disk_usage(folder).free
+    found = f"{free_bytes / 1e9:.1f} GB free in {folder}"
+    return Finding("disk", *_amount(free_bytes, 0, _DISK_WANTED_BYTES, found, DiskFull.make_room))
+
+
+def _kept(settings: Settings) -> Iterator[Finding]:
+    """How much of the disk is taken by what is kept to save time."""
+    mirrors = size_bytes(settings.home / "mirrors") + size_bytes(settings.home / "downloads")
+    images = sum(size for _, _, size in layouts_of(settings).stored()) + size_bytes(settings.home / "oci" / "images")
+    for subject, amount, most_gb in (
+        ("mirrors", mirrors, settings.mirrors_max_gb),
+        ("images kept", images, settings.images_max_gb),
+    ):
+        found = f"{shown_bytes(amount)} of at most {most_gb:g} GB"
+        if amount <= most_gb * 1e9:
+            yield Finding(subject, "ok", found)
+        else:
+            yield Finding(subject, "note", found, "workers evict what is not in use; `patchyard images prune`")
 
 
 def _memory() -> Finding:

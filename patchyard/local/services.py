@@ -30,12 +30,14 @@ _ALWAYS = (
     "PATCHYARD_CRASH_POINTS", "PATCHYARD_CRASH", "PATCHYARD_DEBUG",
 )  # fmt: skip
 _EVERY_SERVICE = ("home", "database_url", "broker_url", "lease_seconds", "log_level", "otlp_endpoint")
+_DISK = ("mirrors_max_gb", "images_max_gb", "disk_min_free_gb", "disk_min_free_inodes")
 _SETTINGS = {
     "decide": ("decide_slots",),
     "sandbox": (
         "docker_host", "sandbox_backend", "sandbox_runtime", "sandbox_slots", "probe_ttl_seconds", "images_lock",
+        *_DISK,
     ),
-    "publish": ("publish_slots", "credentials"),
+    "publish": ("publish_slots", "credentials", "images_lock", *_DISK),
     SCHEDULER: ("decide_slots", "sandbox_slots", "publish_slots"),
 }  # fmt: skip
 # Fetching a source over ssh goes through the user's agent.

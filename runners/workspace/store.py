@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,8 @@ from typing import Literal
 import pygit2
 from pygit2.enums import ObjectType, RepositoryOpenFlag
 
+from ledger.errors import DiskFull
+from runners.disk import says_full
 from runners.workspace.errors import InvalidPath, ObjectUnreadable, PathConflict, StoreUnusable
 from runners.workspace.paths import check_path, decode_path
 from runners.workspace.trees import (
@@ -97,7 +100,8 @@ class Store:
     @classmethod
     def create(cls, path: Path) -> Store:
         """Make an empty bare repository at `path` (hooks and templates left out) and open it."""
-        pygit2.init_repository(str(path), bare=True)
+        with _full_disk_told(path):
+            pygit2.init_repository(str(path), bare=True)
         return cls(path)
 
     # -- reading -----------------------------------------------------------------------------------------------
@@ -208,8 +212,12 @@ class Store:
     # -- writing -----------------------------------------------------------------------------------------------
 
     def add_object(self, kind: int, data: bytes) -> str:
-        """Write one object of the given type number; a tree or commit only after all that it names."""
-        return str(self._odb().write(kind, data))
+        """Write one object of the given type number; a tree or commit only after all that it names.
+
+        Raises `DiskFull`.
+        """
+        with _full_disk_told(self.path):
+            return str(self._odb().write(kind, data))
 
     def add_blob(self, data: bytes, known: Collection[bytes] = ()) -> str:
         """Write a blob and return its id; nothing is written when its id (20 bytes) is `known` to be there."""
@@ -317,6 +325,16 @@ class _Node:
 
     def adds_below(self) -> bool:
         return any(child.leaf is not None or child.adds_below() for child in self.children.values())
+
+
+@contextmanager
+def _full_disk_told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pygit2.GitError, OSError) as error:
+        if not says_full(str(error)):
+            raise
+        raise DiskFull(f"{path.parent}: {error}") from error
 
 
 def _is_id(object_id: str) -> bool:

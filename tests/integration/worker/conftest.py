@@ -13,10 +13,8 @@ from ledger.connect import Database
 from tests.integration.worker.yard import Yard
 
 
-@pytest.fixture(scope="session")
-def small_repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """A git repository with one file: its path, its commit and its tree."""
-    folder = tmp_path_factory.mktemp("repository")
+def make_repository(folder: Path, files: dict[str, bytes]) -> tuple[Path, str, str]:
+    """A git repository with these files: its path, its commit and its tree."""
     names = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     env = {"PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1", "HOME": str(folder), **names}
 
@@ -25,10 +23,17 @@ def small_repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, st
         return done.stdout.decode().strip()
 
     git("init", "-q", "-b", "main")
-    (folder / "a.txt").write_text("one\ntwo\n")
-    git("add", "a.txt")
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+        git("add", name)
     git("commit", "-q", "-m", "first")
     return folder, git("rev-parse", "HEAD"), git("rev-parse", "HEAD^{tree}")
+
+
+@pytest.fixture(scope="session")
+def small_repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A git repository with one file."""
+    return make_repository(tmp_path_factory.mktemp("repository"), {"a.txt": b"one\ntwo\n"})
 
 
 @pytest.fixture
