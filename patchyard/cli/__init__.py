@@ -55,7 +55,8 @@ COMMANDS: dict[str, Entry] = {
     "ps": Entry("ps", "The processes of the local stack.", _STACK),
     "doctor": Entry("doctor", "What this machine has and lacks, each with the remedy.", _STACK),
     "probe": Entry("probe", "Whether a sandbox here is what it is said to be, with the evidence.", _STACK),
-    "images": Entry("images", "Build, lock and list sandbox images.", _STACK),
+    "images": Entry("images", "Build, import, export, list and prune sandbox images.", _STACK),
+    "mirrors": Entry("mirrors", "List and prune the mirrors of repositories.", _STACK),
     "worker": Entry("worker", "Work on the steps of some queues.", _SERVE),
     "scheduler": Entry("scheduler", "Admit jobs and recover what was lost.", _SERVE),
 }

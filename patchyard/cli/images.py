@@ -9,8 +9,13 @@ import typer
 
 from images.lock import LockedImage
 from images.recipe import names
+from ledger.errors import LedgerUnavailable, Unfit
+from ledger.stored import live_images
+from patchyard.backends import ImagesOnly, connect, has_engine
 from patchyard.batchfile.lookups import FoundImage
 from patchyard.cli.console import print_json, print_table, say, table
+from patchyard.cli.mirrors import show_evicted
+from patchyard.cli.opened import opened_ledger
 from patchyard.image_shelf import (
     bring_images,
     build_image,
@@ -19,13 +24,14 @@ from patchyard.image_shelf import (
     layout_of,
     locked_images,
 )
+from patchyard.keeping import Kept, open_mirrors
 from patchyard.printable import printable
 from patchyard.settings import Settings, load_settings
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Build, lock and list sandbox images.\n\nExample: patchyard images build sandbox-python",
+    help="Build, lock, list and prune sandbox images.\n\nExample: patchyard images build sandbox-python",
 )
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Recipes; all of them by default.")]
 
@@ -80,6 +86,41 @@ def list_command(
         say(f"no image has a name here; build one of {', '.join(names())} with `patchyard images build`")
     else:
         print_table(table("image", "digest", "for", "built", "here", "engine", rows=map(_cells, rows)))
+
+
+@app.command("prune")
+def prune_command(
+    max_gb: Annotated[
+        float | None, typer.Option("--max-gb", min=0, help="What images may take; PATCHYARD_IMAGES_MAX_GB by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what went as JSON.")] = False,
+) -> None:
+    """Evict images until they are within their quota, those first that were not used for the longest time.
+
+    What is in use stays, and so does what could not be brought back and has a name or a job that waits for it. Workers
+    do the same by themselves.
+
+    Example: patchyard images prune --max-gb 5
+    """
+    settings = load_settings()
+    most_gb = settings.images_max_gb if max_gb is None else max_gb
+    host = engine_at_hand(settings)
+    backend = connect(host, ImagesOnly()) if host and has_engine(host) else None
+    try:
+        done = Kept(settings, open_mirrors(settings), backend).tidy_images(_live_images(settings), round(most_gb * 1e9))
+    finally:
+        if backend is not None:
+            backend.close()
+    show_evicted(done, most_gb, as_json)
+
+
+def _live_images(settings: Settings) -> set[str] | None:
+    """The images of jobs that have not ended; None where no ledger can tell."""
+    try:
+        with opened_ledger(settings) as db:
+            return live_images(db)
+    except (Unfit, LedgerUnavailable):
+        return None
 
 
 def _row(settings: Settings, name: str, entry: LockedImage, loaded: bool | None) -> dict[str, Any]:

@@ -94,6 +94,20 @@ def test_mirrors_go_before_the_disk_is_full_and_no_more_of_them_than_need_to(tmp
         assert kept.tidy_mirrors().removed == ()
 
 
+def test_mirrors_are_listed_and_pruned_by_command(tmp_path: Path) -> None:
+    for digit, when in (("b", 1), ("a", 2)):
+        _mirror(tmp_path / "home", digit, when)
+    listed = json.loads(_patchyard(tmp_path, "mirrors", "list", "--json").stdout)
+    assert [(one["kind"], one["name"], one["used_at"]) for one in listed] == [
+        ("mirror", "b" * 32, 1),
+        ("mirror", "a" * 32, 2),
+    ]
+    done = _patchyard(tmp_path, "mirrors", "prune", "--max-gb", "0.0015")
+    assert (done.returncode, done.stdout) == (0, f"mirror {'b' * 32} 1.0 MB\n"), done.stderr
+    assert done.stderr == "1.0 MB freed; 1.0 MB left of at most 0.0015 GB\n"
+    assert "last used" in _patchyard(tmp_path, "mirrors", "list").stdout
+
+
 # -- images ------------------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +169,22 @@ def test_an_image_is_not_unpacked_on_a_full_disk(kept: Kept, sandbox_layout: Lay
     assert kept.backend is not None
     assert not kept.backend.has_image(sandbox_layout.manifest_digest)
     kept.backend.close()
+
+
+@needs_oci
+@pytest.mark.slow
+def test_images_are_pruned_by_command(kept: Kept, sandbox_layout: Layout, tmp_path: Path) -> None:
+    kept.restock(sandbox_layout.manifest_digest)
+    assert kept.backend is not None
+    kept.backend.close()
+    (tmp_path / "none.toml").touch()
+    none = {"PATCHYARD_IMAGES_LOCK": str(tmp_path / "none.toml"), "PATCHYARD_SANDBOX_BACKEND": "oci"}
+    done = _patchyard(tmp_path, "images", "prune", "--max-gb", "0", "--json", **none)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [one["kind"] for one in told["removed"]] == ["image"]
+    assert (told["enough"], told["kept_bytes"] > 0) == (False, True), "no stack runs, so a job may wait for the layout"
+    assert kept.layouts.find(sandbox_layout.manifest_digest) is not None
 
 
 def test_what_killed_builders_and_evictors_of_layouts_left_is_taken_away(tmp_path: Path) -> None:
