@@ -1,8 +1,9 @@
 """Which backend runs this machine's sandboxes, why that one, and how it is reached.
 
-`auto` takes the fastest that works here. That is an OCI runtime without an engine, if we are root, one is installed and
-a sandbox by it was just seen to be what it should be; else a Docker engine. Whoever names an engine's address, or a
-backend, gets that and nothing else: what was asked for is never silently replaced.
+`auto` takes the fastest that works here: of the OCI runtimes that need no engine, if we are root, the first by which a
+sandbox was just seen to be what it should be, and whose probe did not fail (see `proving`); else a Docker engine. What
+was tried and why it was not taken goes with the choice. Whoever names an engine's address, or a backend, gets that and
+nothing else: what was asked for is never silently replaced.
 
 An *engine* is whatever has images and runs sandboxes. Its address is Docker's own, or `oci:` and a PATCHYARD_HOME.
 
@@ -14,10 +15,11 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from ledger.errors import BadInput, Permanent, Unfit
@@ -31,12 +33,31 @@ REMEDY = "as root: apt-get install crun, or runc, or docker.io"
 
 
 @dataclass(frozen=True)
+class Tried:
+    """A backend and runtime, as `oci/crun`, that was not taken, and why not."""
+
+    name: str
+    error: Unfit | BadInput
+
+    @property
+    def why(self) -> str:
+        """In one line."""
+        return self.error.message
+
+
+@dataclass(frozen=True)
 class Chosen:
-    """The backend, its runtime where that is settled, and the reason for both."""
+    """The backend, its runtime where that is settled, the reason for both, and what was tried before."""
 
     backend: Literal["docker", "oci"]
     runtime: str | None
     why: str
+    tried: tuple[Tried, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As `oci/crun`."""
+        return f"{self.backend}/{self.runtime}" if self.runtime else self.backend
 
     def put_into(self, settings: Settings) -> Settings:
         """Settings that leave nothing to choose."""
@@ -57,22 +78,32 @@ class ImagesOnly:
         raise NoSandboxes
 
 
-def choose_backend(settings: Settings, *, home: Path | None = None) -> Chosen:
+def choose_backend(
+    settings: Settings, *, home: Path | None = None, refuted: Mapping[str, str] = MappingProxyType({})
+) -> Chosen:
     """The backend for these settings; `home` is where the sandbox that shows that it works is made, if not at home.
 
-    Raises Unfit or BadInput when the one that was asked for cannot be had.
+    `refuted` are those (`oci/crun`) that `auto` passes over, each with the reason. Raises Unfit or BadInput when the
+    one that was asked for cannot be had.
     """
     runtime = settings.sandbox_runtime
     if settings.sandbox_backend == "oci":
-        return _tested(home or settings.home, runtime, "PATCHYARD_SANDBOX_BACKEND says so")
+        return _asked_for(home or settings.home, runtime)
     if settings.sandbox_backend != "auto":
         return Chosen("docker", runtime, "PATCHYARD_SANDBOX_BACKEND says so")
     if settings.docker_host is not None:
         return Chosen("docker", runtime, "an engine's address is set")
-    try:
-        return _tested(home or settings.home, runtime, "the fastest that works here")
-    except (Unfit, BadInput) as unfit:
-        return Chosen("docker", runtime, f"without an engine it does not go: {unfit.message}")
+    tried: list[Tried] = []
+    for one in _without_engine(home or settings.home, runtime, "the fastest that works here", refuted):
+        if isinstance(one, Chosen):
+            return replace(one, tried=tuple(tried))
+        tried.append(one)
+    return Chosen("docker", runtime, f"without an engine it does not go: {tried[0].why}", tuple(tried))
+
+
+def is_free(settings: Settings) -> bool:
+    """Whether these settings leave the choice of the backend to us."""
+    return settings.sandbox_backend == "auto" and settings.docker_host is None
 
 
 @contextmanager
@@ -125,23 +156,40 @@ def name_in_ledger(address: str) -> str:
     return f"{socket.gethostname()} {address}" if address.startswith(("unix:", OCI_ADDRESS)) else address
 
 
-def _tested(home: Path, wanted: str | None, why: str) -> Chosen:
-    """The wanted runtime, or the fastest, if its sandbox passes. Raises what the first that was tried failed with."""
+def _asked_for(home: Path, runtime: str | None) -> Chosen:
+    """The wanted runtime, or the fastest. Raises what the first that was tried failed with."""
+    tried: list[Tried] = []
+    for one in _without_engine(home, runtime, "PATCHYARD_SANDBOX_BACKEND says so", {}):
+        if isinstance(one, Chosen):
+            return replace(one, tried=tuple(tried))
+        tried.append(one)
+    raise tried[0].error
+
+
+def _without_engine(home: Path, wanted: str | None, why: str, refuted: Mapping[str, str]) -> Iterator[Chosen | Tried]:
+    """The OCI runtimes, the fastest first: chosen where a sandbox by it passes, else with what is wrong."""
     if os.geteuid() != 0:
-        raise Unfit("sandboxes without an engine need root", remedy=f"{REMEDY}, and run as root")
+        unfit = Unfit("sandboxes without an engine need root", remedy=f"{REMEDY}, and run as root")
+        yield Tried("oci", unfit)
+        return
     from runners.sandbox.oci import OciBackend
     from runners.sandbox.oci.runtime import installed
 
-    failed: Unfit | BadInput = Unfit("there is no OCI runtime here", remedy=REMEDY)
-    for number, name in enumerate([wanted] if wanted else installed()):
+    names = [wanted] if wanted else installed()
+    if not names:
+        yield Tried("oci", Unfit("there is no OCI runtime here", remedy=REMEDY))
+    for runtime in names:
+        name = f"oci/{runtime}"
+        if name in refuted:
+            yield Tried(name, Unfit(refuted[name], remedy=f"`patchyard probe --runtime {runtime}` shows the evidence"))
+            continue
         try:
-            backend = OciBackend(home, ImagesOnly(), runtime=name)
+            backend = OciBackend(home, ImagesOnly(), runtime=runtime)
             try:
                 seen = backend.self_test()
             finally:
                 backend.close()
         except (Unfit, BadInput) as unfit:
-            failed = unfit if number == 0 else failed
+            yield Tried(name, unfit)
         else:
-            return Chosen("oci", name, f"{why}: {seen.runtime} {seen.version}, tried in {seen.took_ms} ms")
-    raise failed
+            yield Chosen("oci", runtime, f"{why}: {seen.runtime} {seen.version}, tried in {seen.took_ms} ms")

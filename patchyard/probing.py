@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
@@ -19,10 +20,11 @@ from ledger.connect import Database
 from ledger.errors import Permanent, Unfit
 from ledger.probes import record_probe
 from ledger.records.probe import Check, Probe, Subject
-from patchyard.backends import REMEDY, connect
+from patchyard.backends import REMEDY, Tried, address_of, choose_backend, connect, is_free, passing_home
 from patchyard.batchfile.finder import MachineFinder
 from patchyard.batchfile.lookups import FoundImage
-from patchyard.image_shelf import Say, bring_images, engine_at_hand
+from patchyard.image_shelf import Say, bring_images, engine_at_hand, engine_of_stack
+from patchyard.local.engine import answers
 from patchyard.local.fitness import SANDBOX_IMAGE
 from patchyard.local.services import worker_name
 from patchyard.local.stack import planned_and_living
@@ -33,6 +35,7 @@ from runners.sandbox.spec import SandboxSpec
 
 _NAME = "patchyard-probe"
 _NO_JOB = _NO_FENCE = 0
+_SHOWN = 6
 
 
 class ProbesOnly(Permanent):
@@ -53,12 +56,15 @@ class _ProbesRegistry:
 
 @dataclass(frozen=True)
 class Probed:
-    """What a probe found, and what about."""
+    """What a probe found, and what about; `before` are those whose failure led to this one, `tried` is what did not
+    get as far as a probe, too."""
 
     image: FoundImage
     subject: Subject
     checks: list[Check]
     took_ms: int
+    before: tuple[Probed, ...] = ()
+    tried: tuple[Tried, ...] = ()
 
     @property
     def failed(self) -> list[Check]:
@@ -73,17 +79,43 @@ class Probed:
 
 
 def probe_now(settings: Settings, reference: str | None, runtime: str | None, say: Say) -> Probed:
-    """Probes an image by its name or digest, the default one if None.
+    """Probes an image by its name or digest, the default one if None, on the engine of the stack or of the settings.
 
-    Raises Unfit where there is no engine, BadInput for an image or a runtime that is not there, EngineUnavailable,
-    SandboxLost, ImageUnavailable.
+    Where the choice is ours, as it is when a stack is started, the next backend is probed when one fails; those that
+    failed go with the result. Raises Unfit where there is no engine, BadInput for an image or a runtime that is not
+    there, EngineUnavailable, SandboxLost, ImageUnavailable.
     """
     image = MachineFinder(settings.home, settings.images_lock).image(reference or SANDBOX_IMAGE)
-    address = engine_at_hand(settings)
-    if address is None:
-        raise Unfit("nothing here could run a sandbox", remedy=f"{REMEDY}; or start an engine with `patchyard up`")
+    if runtime is not None or not is_free(settings) or engine_of_stack(settings) is not None:
+        return probe_on(settings, _engine(settings), image, runtime or _runtime_of_stack(settings), say)
+    refuted: dict[str, str] = {}
+    before: list[Probed] = []
+    while True:
+        with passing_home() as home:
+            chosen = choose_backend(settings, home=home, refuted=refuted)
+        address = address_of(chosen, settings)
+        if chosen.backend == "docker" and not answers(address):
+            raise _nothing_here("; ".join(f"{one.name}: {one.why}" for one in chosen.tried))
+        probed = probe_on(settings, address, image, chosen.runtime, say)
+        probed = replace(probed, before=tuple(before), tried=chosen.tried)
+        if not probed.failed or chosen.backend == "docker":
+            return probed
+        refuted[chosen.name] = failure_of(probed.checks)
+        say(f"{chosen.name}: {refuted[chosen.name]}; trying the next")
+        before.append(probed)
+
+
+def failure_of(checks: Iterable[Check]) -> str:
+    """What a failed probe comes to, in one line."""
+    failed = [check.name for check in checks if not check.ok]
+    more = f" and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
+    return f"its probe failed: {', '.join(failed[:_SHOWN])}{more}"
+
+
+def probe_on(settings: Settings, address: str, image: FoundImage, runtime: str | None, say: Say) -> Probed:
+    """Probe an image on the engine at `address`, which is given the image if it lacks it. Raises as `probe_now`."""
     bring_images(settings, address, [image], say)
-    backend = connect(address, _ProbesRegistry(), runtime or _runtime_of_stack(settings))
+    backend = connect(address, _ProbesRegistry(), runtime)
     try:
         _clear(backend)
         began = time.monotonic()
@@ -92,6 +124,18 @@ def probe_now(settings: Settings, reference: str | None, runtime: str | None, sa
         return Probed(image, subject_of(backend.facts(), image.digest), checks, took_ms)
     finally:
         backend.close()
+
+
+def _engine(settings: Settings) -> str:
+    address = engine_at_hand(settings)
+    if address is None:
+        raise _nothing_here()
+    return address
+
+
+def _nothing_here(why: str = "") -> Unfit:
+    what = "nothing here could run a sandbox" + (f" ({why})" if why else "")
+    return Unfit(what, remedy=f"{REMEDY}; or start an engine with `patchyard up`")
 
 
 def _runtime_of_stack(settings: Settings) -> str | None:

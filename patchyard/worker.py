@@ -27,7 +27,7 @@ from ledger.connect import Database
 from ledger.objects import get_object
 from ledger.records.step import Claim, Queue, StepKind
 from ledger.stored import live_images
-from patchyard.backends import Chosen, address_of, choose_backend, connect, name_in_ledger
+from patchyard.backends import Chosen, address_of, connect, name_in_ledger
 from patchyard.bell import Bell
 from patchyard.celery_app import Sender, make_app
 from patchyard.janitor import Janitor
@@ -35,6 +35,7 @@ from patchyard.keeping import Kept, open_mirrors
 from patchyard.lease_keeper import LeaseKeeper
 from patchyard.lease_owner import forfeit_of_the_dead, owner_of
 from patchyard.local.ready import tell_ready
+from patchyard.proving import choose_proven
 from patchyard.reaper import Reaper
 from patchyard.room_watch import RoomWatch
 from patchyard.settings import Settings
@@ -153,7 +154,10 @@ def _room(kept: Kept, watch: RoomWatch) -> Callable[[Claim], None]:
 
 
 def _runner(settings: Settings, db: Database, stack: ExitStack, *, runs_sandboxes: bool) -> tuple[Runner, Kept]:
-    chosen = choose_backend(settings) if runs_sandboxes else Chosen("docker", None, "it runs no sandboxes")
+    if runs_sandboxes:
+        chosen = choose_proven(settings, db, lambda line: log.info("sandbox_backend_tried", told=line))
+    else:
+        chosen = Chosen("docker", None, "it runs no sandboxes")
     address = address_of(chosen, settings)
     engine_host = name_in_ledger(address)
     if runs_sandboxes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from patchyard.cli.console import ExitStatus, leave, print_json, print_table, ta
 from patchyard.cli.opened import opened_ledger
 from patchyard.cli.units import time_text
 from patchyard.image_shelf import locked_images
-from patchyard.local.fitness import SANDBOX_IMAGE, Finding, examine, is_fit
+from patchyard.local.fitness import SANDBOX_IMAGE, Finding, State, examine, is_fit
 from patchyard.settings import Settings, load_settings, show_settings
 from runners.sandbox.probe import boot_id
 
@@ -26,7 +27,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print the find
     Example: [bold]patchyard doctor --json | jq '.findings[] | select(.state != "ok")'[/bold]
     """
     settings = load_settings()
-    findings = [*examine(settings), _isolation(settings)]
+    findings = [*examine(settings), *_isolation(settings)]
     shown = show_settings(settings)
     if as_json:
         print_json(
@@ -45,21 +46,27 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print the find
         leave(ExitStatus.UNFIT)
 
 
-def _isolation(settings: Settings) -> Finding:
-    """What the last probe of the usual image found on this machine, since it was started."""
+def _isolation(settings: Settings) -> Iterator[Finding]:
+    """What the last probe of the usual image found on this machine, since it was started, by each backend."""
     try:
         entry = locked_images(settings).get(SANDBOX_IMAGE)
         with opened_ledger(settings) as db:
             found = latest_probes(db, image=entry.digest) if entry is not None else []
     except PatchyardError as error:
-        return Finding("isolation", "note", f"no probe is known: {error.message}", "patchyard probe")
+        yield Finding("isolation", "note", f"no probe is known: {error.message}", "patchyard probe")
+        return
     here = [probe for probe in found if probe.host.get("boot") == boot_id()]
     if not here or (here[0].ok and here[0].expired):
         what = f"the probe of {time_text(here[0].probed_at)} has run out" if here else f"{SANDBOX_IMAGE} was not probed"
-        return Finding("isolation", "note", f"{what}; the first job does it", "patchyard probe")
-    last = here[0]
-    where = f"{SANDBOX_IMAGE} on {last.backend}/{last.runtime}, {time_text(last.probed_at)}"
-    if not last.ok:
-        return Finding("isolation", "missing", f"{where}: failed {', '.join(last.failed)}", "patchyard probe")
-    what = f"{where}: {len(last.checks)} checks passed, good until {time_text(last.expires_at)}"
-    return Finding("isolation", "ok", what)
+        yield Finding("isolation", "note", f"{what}; the first job does it", "patchyard probe")
+        return
+    good = next((probe for probe in here if probe.ok and not probe.expired), None)
+    for probe in {(one.backend, one.runtime): one for one in reversed(here)}.values():
+        where = f"{SANDBOX_IMAGE} on {probe.backend}/{probe.runtime}, {time_text(probe.probed_at)}"
+        if probe is good:
+            what = f"{where}: {len(probe.checks)} checks passed, good until {time_text(probe.expires_at)}"
+            yield Finding("isolation", "ok", what)
+        elif not probe.ok:
+            # What was probed last is what would be used.
+            state: State = "missing" if probe is here[0] else "note"
+            yield Finding("isolation", state, f"{where}: failed {', '.join(probe.failed)}", "patchyard probe")

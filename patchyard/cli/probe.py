@@ -29,12 +29,15 @@ def command(
     """Run the isolation probes now and print the evidence: what a sandbox sees and can do, what the engine and the
     kernel say of it, and how it ends when it is attacked from inside.
 
-    Exits 1 if a check fails. Workers of this machine go by what it finds, good or bad.
+    Where no stack runs and nothing is asked for, the next backend is probed when one fails. Exits 1 if a check fails
+    of the last. Workers of this machine go by what it finds, good or bad.
 
     Example: patchyard probe --image sandbox-python --json | jq '.checks[] | select(.ok | not)'
     """
     settings = load_settings()
     probed = probe_now(settings, image, runtime, say)
+    for failed in probed.before:
+        _keep(settings, failed)
     kept = _keep(settings, probed)
     if as_json:
         print_json(_row(probed, kept))
@@ -66,11 +69,14 @@ def _row(probed: Probed, kept: Probe | None) -> dict[str, Any]:
         "probe_id": kept.id if kept else None,
         "expires_at": kept.expires_at.isoformat() if kept else None,
         "checks": [check.plain() for check in probed.checks],
+        "tried": [{"name": tried.name, "why": tried.why} for tried in probed.tried],
     }
 
 
 def _show(probed: Probed, kept: Probe | None) -> None:
     host = probed.subject.host
+    for tried in probed.tried:
+        print(f"not      {tried.name}: {printable(tried.why)}")
     print(f"image    {probed.image.name} {probed.image.digest}")
     print(f"backend  {probed.subject.backend} {host['engine']} at {host['address']}")
     print(f"runtime  {probed.subject.runtime} {host['runtime']}")

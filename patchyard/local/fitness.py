@@ -168,6 +168,8 @@ def _sandboxes(settings: Settings) -> Iterator[Finding]:
         yield Finding("sandboxes", "missing", unfit.what, unfit.remedy)
         return
     yield Finding("sandboxes", "ok", f"{chosen.backend}: {chosen.why}")
+    for tried in chosen.tried:
+        yield Finding(f"tried {tried.name}", "note", tried.error.what, tried.error.remedy)
     if chosen.backend == "docker":
         yield _engine(settings)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ledger.connect import Database
 from patchyard.backends import Chosen, engine_address, remove_sandboxes
 from patchyard.local import servers as embedded
 from patchyard.local.control import end_stack, follow, forget, is_trying, supervisor_of, wait_for_services
@@ -183,8 +184,6 @@ def _bring_up(home: Home, settings: Settings, say: Say) -> RunningStack:
     kept_backend = planned_backend(before) if living & {ENGINE, worker_name("sandbox")} else None
     backend = settle(settings, kept_backend)
     engine = choose_engine(home, settings, backend, have_private=ENGINE in living, say=say)
-    if settings.sandbox_backend == "auto" and backend is not kept_backend:
-        say(f"sandboxes: {backend.backend}, {backend.why}")
     of_engine = (engine.service,) if engine.service else ()
 
     def prepare() -> embedded.EmbeddedServers | None:
@@ -206,6 +205,15 @@ def _bring_up(home: Home, settings: Settings, say: Say) -> RunningStack:
     if settings.database_url is None and state is not None:
         require_ledger(running.database_url)
         embedded.make_logins(state)
+    if backend is not kept_backend and (proven := _proven(settings, running.database_url, say)).name != backend.name:
+        backend = proven
+        engine = choose_engine(home, settings, backend, have_private=ENGINE in living, say=say)
+        of_engine = (engine.service,) if engine.service else ()
+        running = _where(_settled(settings, backend), state, engine.host)
+        assert running is not None  # noqa: S101 - as above
+        follow(home, (servers.services() if servers else ()) + of_engine + kept)
+    if settings.sandbox_backend == "auto" and backend is not kept_backend:
+        say(f"sandboxes: {backend.backend}, {backend.why}")
     wait_for_engine(home, engine, lambda: is_trying(home, ENGINE))
     of_servers = servers.services() if servers else ()
     follow(
@@ -215,6 +223,14 @@ def _bring_up(home: Home, settings: Settings, say: Say) -> RunningStack:
         + services(home, settings_of(settings, running), database_urls=_own_urls(settings, state)),
     )
     return running
+
+
+def _proven(settings: Settings, database_url: str, say: Say) -> Chosen:
+    """The backend, proved where that is ours to do. What proves needs to know what runs here, hence the late import."""
+    from patchyard.proving import choose_proven
+
+    with Database(database_url, name="patchyard up", pool_max=1) as db:
+        return choose_proven(settings, db, say)
 
 
 def _stop_workers(home: Home) -> tuple[str, ...]:

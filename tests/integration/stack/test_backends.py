@@ -15,13 +15,19 @@ from typing import Any
 
 import pytest
 
+from images.lock import home_lock
 from images.oci_layout import Layout
 from ledger.connect import Database
 from ledger.errors import BadInput, Unfit
+from ledger.probes import latest_probes
 from ledger.sandboxes import live_sandboxes
 from patchyard.backends import choose_backend
+from patchyard.local.fitness import examine
 from patchyard.local.stack import ensure_up, stop
+from patchyard.probing import probe_now
+from patchyard.proving import choose_proven
 from patchyard.settings import Settings, load_settings
+from runners.sandbox.oci import runtime as runtime_module
 from runners.sandbox.oci.cgroups import read_cgroups
 from runners.sandbox.oci.places import Places
 from runners.sandbox.oci.runtime import installed
@@ -78,6 +84,103 @@ def test_what_is_asked_for_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(Unfit, match="a sandbox by crun fails here"):
         choose_backend(_settings(tmp_path, sandbox_backend="oci", sandbox_runtime=str(broken)))
     assert choose_backend(_settings(tmp_path, sandbox_runtime=str(broken))).backend == "docker"
+
+
+@pytest.fixture
+def weak_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a runtime, the first of those that are preferred: all is well with it until an image is run."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    runc = shutil.which("runc", path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin")
+    if runc is None:
+        pytest.skip("runc is not installed")
+    (programs / "weak-runc").write_text(
+        f"""#!/bin/sh
+for word in "$@"; do [ "$before" = --bundle ] && bundle=$word; before=$word; done
+case "$bundle" in
+  *self-test* | "") ;;
+  *) sed -i 's/"noNewPrivileges": *true/"noNewPrivileges":false/' "$bundle/config.json" ;;
+esac
+exec {runc} "$@"
+"""
+    )
+    (programs / "weak-runc").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr(runtime_module, "PREFERRED", ("weak-runc", "runc"))
+    return "weak-runc"
+
+
+@pytest.fixture
+def with_image(tmp_path: Path, sandbox_layout: Layout) -> Settings:
+    """Settings of a home where the usual image was built."""
+    settings = _settings(tmp_path, sandbox_backend="auto")
+    folder = home_lock(settings.home).parent
+    folder.mkdir(parents=True)
+    settings.home.chmod(0o711)
+    place = folder / f"sandbox-python-{sandbox_layout.manifest_digest[7:23]}"
+    shutil.copytree(sandbox_layout.folder, place, copy_function=os.link)
+    lines = [f'digest = "{sandbox_layout.manifest_digest}"', f'config = "{sandbox_layout.config_digest}"']
+    lines += ['distribution = "debian-12"', 'architecture = "amd64"', "built = 2026-01-01", "packages = 1"]
+    home_lock(settings.home).write_text("[images.sandbox-python]\n" + "\n".join(lines) + "\n")
+    lend_images(settings.home, sandbox_layout)
+    return settings
+
+
+@needs_oci
+@pytest.mark.slow
+def test_auto_passes_over_a_runtime_whose_probe_fails(
+    weak_runtime: str, with_image: Settings, database: Database, sandbox_layout: Layout
+) -> None:
+    assert choose_backend(with_image).name == f"oci/{weak_runtime}", "a simple sandbox by it is well"
+    said: list[str] = []
+    chosen = choose_proven(with_image, database, said.append)
+    assert chosen.name == "oci/runc"
+    [tried] = chosen.tried
+    assert tried.name == f"oci/{weak_runtime}"
+    assert "its probe failed: " in tried.why
+    assert "identity.no_new_privileges" in tried.why or "record.privileges" in tried.why
+    assert any(line.startswith(f"sandboxes: not oci/{weak_runtime}, its probe failed: ") for line in said)
+    probes = {probe.runtime: probe.ok for probe in latest_probes(database, image=sandbox_layout.manifest_digest)}
+    assert probes == {weak_runtime: False, "runc": True}
+    said.clear()
+    assert choose_proven(with_image, database, said.append).name == "oci/runc"
+    assert len(said) == 1, "the ledger knows it now, and nothing is probed again"
+
+
+@needs_oci
+@pytest.mark.slow
+def test_auto_takes_the_engine_when_no_runtimes_probe_passes(
+    weak_runtime: str, with_image: Settings, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_module, "PREFERRED", (weak_runtime,))
+    chosen = choose_proven(with_image, database, lambda _line: None)
+    assert (chosen.backend, [tried.name for tried in chosen.tried]) == ("docker", [f"oci/{weak_runtime}"])
+    assert "without an engine it does not go: its probe failed" in chosen.why
+
+
+@needs_oci
+@pytest.mark.slow
+def test_a_probe_goes_on_to_the_next_and_says_what_was_tried(
+    weak_runtime: str, with_image: Settings, sandbox_layout: Layout
+) -> None:
+    said: list[str] = []
+    probed = probe_now(with_image, None, None, said.append)
+    assert (probed.subject.runtime, probed.failed) == ("runc", [])
+    assert [one.subject.runtime for one in probed.before] == [weak_runtime]
+    assert [tried.name for tried in probed.tried] == [f"oci/{weak_runtime}"]
+    assert any("trying the next" in line for line in said)
+    asked = probe_now(with_image, None, weak_runtime, said.append)
+    assert (asked.subject.runtime, bool(asked.failed)) == (weak_runtime, True), "what is asked for is not replaced"
+
+
+@needs_oci
+def test_doctor_says_what_was_tried(weak_runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Path(os.environ["PATH"].split(":")[0]) / weak_runtime
+    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo runc version 0 && exit\nexit 1\n')
+    findings = {finding.subject: finding for finding in examine(_settings(tmp_path))}
+    assert findings["sandboxes"].found.startswith("oci: the fastest that works here: runc")
+    assert findings[f"tried oci/{weak_runtime}"].state == "note"
+    assert "a sandbox by weak-runc fails here" in findings[f"tried oci/{weak_runtime}"].found
 
 
 @needs_oci
