@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ledger.connect import Database
-from patchyard.backends import Chosen, engine_address, remove_sandboxes
+from patchyard.backends import Chosen, engine_address, is_free, remove_sandboxes
 from patchyard.local import servers as embedded
 from patchyard.local.control import end_stack, follow, forget, is_trying, supervisor_of, wait_for_services
 from patchyard.local.engine import answers
@@ -205,7 +205,8 @@ def _bring_up(home: Home, settings: Settings, say: Say) -> RunningStack:
     if settings.database_url is None and state is not None:
         require_ledger(running.database_url)
         embedded.make_logins(state)
-    if backend is not kept_backend and (proven := _proven(settings, running.database_url, say)).name != backend.name:
+    proven = backend if backend is kept_backend else _proven(settings, backend, running.database_url, say)
+    if proven.name != backend.name:
         backend = proven
         engine = choose_engine(home, settings, backend, have_private=ENGINE in living, say=say)
         of_engine = (engine.service,) if engine.service else ()
@@ -225,8 +226,10 @@ def _bring_up(home: Home, settings: Settings, say: Say) -> RunningStack:
     return running
 
 
-def _proven(settings: Settings, database_url: str, say: Say) -> Chosen:
+def _proven(settings: Settings, backend: Chosen, database_url: str, say: Say) -> Chosen:
     """The backend, proved where that is ours to do. What proves needs to know what runs here, hence the late import."""
+    if not is_free(settings) or backend.backend == "docker":
+        return backend
     from patchyard.proving import choose_proven
 
     with Database(database_url, name="patchyard up", pool_max=1) as db:
