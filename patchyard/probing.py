@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psutil
@@ -30,6 +30,7 @@ from patchyard.local.services import worker_name
 from patchyard.local.stack import planned_and_living
 from patchyard.settings import Settings
 from runners.sandbox.backend import Backend, SandboxState
+from runners.sandbox.escapes import package_here, warnings
 from runners.sandbox.probe import Errand, probe, subject_of
 from runners.sandbox.spec import SandboxSpec
 
@@ -63,8 +64,15 @@ class Probed:
     subject: Subject
     checks: list[Check]
     took_ms: int
+    versions: Mapping[str, str] = field(default_factory=dict)
     before: tuple[Probed, ...] = ()
     tried: tuple[Tried, ...] = ()
+
+    @property
+    def warnings(self) -> list[str]:
+        """Known ways out that the engine's and the runtime's versions may have."""
+        here = package_here if self.subject.host["address"].startswith(("unix://", "/")) else None
+        return list(warnings(self.versions, here))
 
     @property
     def failed(self) -> list[Check]:
@@ -121,7 +129,7 @@ def probe_on(settings: Settings, address: str, image: FoundImage, runtime: str |
         began = time.monotonic()
         checks = probe(backend, Errand(image.digest, _NO_JOB, os.getpid(), _NO_FENCE))
         took_ms = round(1000 * (time.monotonic() - began))
-        return Probed(image, subject_of(backend.facts(), image.digest), checks, took_ms)
+        return Probed(image, subject_of(backend.facts(), image.digest), checks, took_ms, backend.versions())
     finally:
         backend.close()
 

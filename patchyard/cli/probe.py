@@ -69,6 +69,8 @@ def _row(probed: Probed, kept: Probe | None) -> dict[str, Any]:
         "probe_id": kept.id if kept else None,
         "expires_at": kept.expires_at.isoformat() if kept else None,
         "checks": [check.plain() for check in probed.checks],
+        "versions": dict(probed.versions),
+        "warnings": probed.warnings,
         "tried": [{"name": tried.name, "why": tried.why} for tried in probed.tried],
     }
 
@@ -80,10 +82,14 @@ def _show(probed: Probed, kept: Probe | None) -> None:
     print(f"image    {probed.image.name} {probed.image.digest}")
     print(f"backend  {probed.subject.backend} {host['engine']} at {host['address']}")
     print(f"runtime  {probed.subject.runtime} {host['runtime']}")
+    versions = (f"{name} {version or 'unknown'}" for name, version in probed.versions.items())
+    print(f"versions {', '.join(versions)}")
     print(f"host     kernel {host['kernel']} {host['architecture']}, cgroup v{host['cgroups']}, boot {host['boot']}")
     print()
     rows = ((check.name, "ok" if check.ok else "FAILED", printable(check.evidence)) for check in probed.checks)
     print_table(table("check", "", "evidence", rows=rows))
+    for warning in probed.warnings:
+        print(f"warning: {printable(warning)}")
     print()
     took = seconds_text(probed.took_ms / 1000)
     if probed.failed:

@@ -19,7 +19,7 @@ import psutil
 
 from images.rootfs import check_can_build
 from ledger.errors import BadInput, DiskFull, PatchyardError, Unfit
-from patchyard.backends import choose_backend, passing_home
+from patchyard.backends import OCI_ADDRESS, ImagesOnly, choose_backend, connect, has_engine, passing_home
 from patchyard.image_shelf import engine_at_hand, images_in, layout_of, layouts_of, locked_images
 from patchyard.local.account import ACCOUNT, server_account
 from patchyard.local.engine import answers, find_engine, private_engine
@@ -30,6 +30,7 @@ from patchyard.room import lacking_here
 from patchyard.settings import Settings, masked_url
 from runners.disk import shown_bytes
 from runners.eviction import size_bytes
+from runners.sandbox.escapes import package_here, warnings
 
 State = Literal["ok", "note", "missing"]
 SANDBOX_IMAGE = "sandbox-python"
@@ -66,6 +67,7 @@ def examine(settings: Settings) -> list[Finding]:
         *_kept(settings),
         _memory(),
         *_sandboxes(settings),
+        known_escapes(settings),
         _cgroups(),
         _seccomp(),
         *_servers(settings),
@@ -188,6 +190,29 @@ def _engine(settings: Settings) -> Finding:
         return Finding("engine", "ok", f"none runs; `patchyard up` starts one of our own with {program}")
     except Unfit as error:
         return Finding("engine", "missing", error.what, error.remedy)
+
+
+def known_escapes(settings: Settings) -> Finding:
+    """Whether the versions of what runs sandboxes here have known holes; nothing is started to find out."""
+    subject, remedy = "known escapes", "take the distribution's security updates, or a newer version"
+    try:
+        address = engine_at_hand(settings)
+        if address is None:
+            return Finding(subject, "note", "no engine answers whose version could be looked at", "patchyard up")
+        if not has_engine(address):
+            return Finding(subject, "ok", "no sandbox was made here yet")
+        backend = connect(address, ImagesOnly(), settings.sandbox_runtime)
+        try:
+            versions = backend.versions()
+        finally:
+            backend.close()
+    except PatchyardError as error:
+        return Finding(subject, "note", error.message)
+    here = package_here if address.startswith(("unix://", OCI_ADDRESS)) else None
+    known = ", ".join(f"{name} {version or 'unknown'}" for name, version in versions.items())
+    if lines := list(warnings(versions, here)):
+        return Finding(subject, "note", f"{known}: {'; '.join(lines)}", remedy)
+    return Finding(subject, "ok", f"{known}: none that is known")
 
 
 def _cgroups() -> Finding:

@@ -148,6 +148,11 @@ class Backend(Protocol):
         """What the sandboxes run on."""
         ...
 
+    def versions(self) -> dict[str, str]:
+        """The version of each program that stands between a sandbox and its machine: of the engine (`docker`), of what
+        it rests on, of the runtime; empty where it cannot be told. Raises EngineUnavailable."""
+        ...
+
     def close(self) -> None:
         """Give back connections."""
         ...

@@ -139,6 +139,10 @@ class DockerBackend:
             self._facts_until = time.monotonic() + FACTS_SECONDS
         return self._facts
 
+    def versions(self) -> dict[str, str]:
+        """See `Backend.versions`."""
+        return self._connections.versions(self._runtime)
+
     def close(self) -> None:
         """See `Backend.close`."""
         self._connections.close()

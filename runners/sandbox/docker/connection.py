@@ -7,6 +7,7 @@ a request is told apart by its status, never by its words.
 from __future__ import annotations
 
 import queue
+import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,8 +16,9 @@ import requests
 from docker import APIClient
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
-from ledger.errors import BadInput
+from ledger.errors import BadInput, Unfit
 from runners.sandbox.backend import EngineUnavailable, ImageUnavailable, SandboxBroken, SandboxLost
+from runners.sandbox.oci.runtime import kind_of, version_of
 from runners.sandbox.spec import EngineFacts
 
 CALL_SECONDS = 60
@@ -76,6 +78,21 @@ class Connections:
             cgroup_version=int(machine.get("CgroupVersion") or 1),
             storage=machine["Driver"],
         )
+
+    def versions(self, runtime: str | None) -> dict[str, str]:
+        """See `Backend.versions`. A runtime that the engine knows nothing of but its path is asked itself, if it is
+        on this machine."""
+        with self.client() as client:
+            version, machine = client.version(), client.info()
+        parts = {part["Name"]: str(part["Version"]) for part in version.get("Components") or ()}
+        name = runtime or machine["DefaultRuntime"]
+        kind = kind_of(name)
+        found = parts.get(kind, "")
+        path = shutil.which(machine["Runtimes"].get(name, {}).get("path") or name)
+        if not found and path is not None and self.host.startswith("unix://"):
+            with suppress(Unfit):
+                found = version_of(path)
+        return {"docker": version["Version"], "containerd": parts.get("containerd", ""), kind: found}
 
     def _take(self) -> APIClient:
         try:

@@ -171,6 +171,10 @@ class OciBackend:
         """See `Backend.facts`."""
         return self._host.facts
 
+    def versions(self) -> dict[str, str]:
+        """See `Backend.versions`."""
+        return {self._host.runtime.kind: self._host.runtime.version}
+
     def close(self) -> None:
         """See `Backend.close`."""
         self._host.launcher.close()

@@ -38,6 +38,11 @@ class Runtime(Record):
         return (self.path,) if self.name.startswith("crun") else ()
 
     @property
+    def kind(self) -> str:
+        """crun, runc or runsc, whatever its program is called."""
+        return kind_of(self.name)
+
+    @property
     def wants_all_cgroups(self) -> bool:
         """Whether it fails where a hierarchy of version 1 is not mounted that it could do without."""
         return not self.is_transparent
@@ -75,15 +80,19 @@ def find_runtime(wanted: str | None) -> Runtime:
             f"no such program ({wanted})", where=WHERE, remedy="give the name or path of crun, runc or runsc"
         )
     name = os.path.basename(wanted)
-    kind = next((known for known in (*PREFERRED, *_OPTIONS) if known in name), name)
-    return Runtime(name=name, path=path, version=_version(path), options=_OPTIONS.get(kind, ()))
+    return Runtime(name=name, path=path, version=version_of(path), options=_OPTIONS.get(kind_of(name), ()))
+
+
+def kind_of(name: str) -> str:
+    """Which of the runtimes that we know bears this name."""
+    return next((known for known in ("crun", "runc", *_OPTIONS) if known in name), name)
 
 
 def _program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_FOLDERS}")
 
 
-def _version(path: str) -> str:
+def version_of(path: str) -> str:
     """The first line of what it says, without its name. Raises Unfit when it does not run."""
     try:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout

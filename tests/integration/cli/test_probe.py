@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ledger.probes import latest_probes
+from patchyard import probing
 from patchyard.probing import ProbesOnly, _ProbesRegistry
 from runners.sandbox.docker import DockerBackend
 from runners.sandbox.docker import backend as docker_backend
@@ -41,6 +42,9 @@ def test_the_evidence_is_shown_and_kept(patchyard, ledger, sandbox_image):
     assert len(row["checks"]) > 80
     [kept] = latest_probes(ledger, image=sandbox_image)
     assert (kept.id, kept.ok, len(kept.checks)) == (row["probe_id"], True, len(row["checks"]))
+    assert row["versions"].keys() >= {"docker", "containerd"}
+    assert all(row["versions"].values())
+    assert row["tried"] == []
     found = isolation(patchyard)
     assert found["state"] == "ok"
     assert f"{len(kept.checks)} checks passed" in found["found"]
@@ -64,6 +68,25 @@ def test_a_failure_is_named_and_refuses_the_image(patchyard, ledger, sandbox_ima
     found = isolation(patchyard)
     assert found["state"] == "missing"
     assert "files.root_read_only" in found["found"]
+
+
+def test_versions_with_known_holes_are_warned_of(patchyard, ledger, monkeypatch):
+    old = {"docker": "27.0.1", "containerd": "1.5.9", "runc": "1.1.11"}
+    monkeypatch.setattr(DockerBackend, "versions", lambda _self: old)
+    monkeypatch.setattr(probing, "package_here", lambda _program: None)
+    probed = patchyard("probe", "--json").json
+    assert probed["ok"], "a warning is no failed check"
+    assert probed["versions"] == old
+    assert any(line.startswith("runc 1.1.11: CVE-2024-21626 by its version") for line in probed["warnings"])
+    assert any(line.startswith("containerd 1.5.9: CVE-2022-23648 by its version") for line in probed["warnings"])
+    shown = patchyard("probe").out
+    assert "versions docker 27.0.1, containerd 1.5.9, runc 1.1.11" in shown
+    assert "warning: runc 1.1.11: CVE-2024-21626" in shown
+    findings = patchyard("doctor", "--json").json["findings"]
+    [known] = [finding for finding in findings if finding["subject"] == "known escapes"]
+    assert known["state"] == "note"
+    assert "CVE-2024-21626" in known["found"]
+    assert known["remedy"]
 
 
 def test_what_cannot_be_probed_is_one_line(patchyard, place, monkeypatch):
