@@ -27,14 +27,15 @@ HEADER = (
 
 
 class LockedImage(Record):
-    """One entry. `built` is the day of the build, `packages` how many packages are in it."""
+    """One entry. `built` is the day of the build, `packages` how many packages are in it; one that was imported has
+    the distribution `imported` and no packages that are known."""
 
     digest: Digest
     config: Digest
     distribution: str
     architecture: str
     built: date
-    packages: int = Field(ge=1)
+    packages: int = Field(ge=0)
 
 
 def home_lock(home: Path) -> Path:

@@ -16,6 +16,7 @@ from patchyard.batchfile.lookups import FoundImage
 from patchyard.cli.console import print_json, print_table, say, table
 from patchyard.cli.mirrors import show_evicted
 from patchyard.cli.opened import opened_ledger
+from patchyard.image_exchange import give_out, take_in
 from patchyard.image_shelf import (
     bring_images,
     build_image,
@@ -31,7 +32,7 @@ from patchyard.settings import Settings, load_settings
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Build, lock, list and prune sandbox images.\n\nExample: patchyard images build sandbox-python",
+    help="Build, import, export, list and prune sandbox images.\n\nExample: patchyard images build sandbox-python",
 )
 Names = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Recipes; all of them by default.")]
 
@@ -86,6 +87,44 @@ def list_command(
         say(f"no image has a name here; build one of {', '.join(names())} with `patchyard images build`")
     else:
         print_table(table("image", "digest", "for", "built", "here", "engine", rows=map(_cells, rows)))
+
+
+@app.command("import")
+def import_command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="An OCI layout (folder or tar), what `docker save` wrote, HOST/NAME@sha256:…, or docker:NAME.",
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option("--name", help="What it is called here; made of SOURCE by default.")
+    ] = None,
+) -> None:
+    """Take an image in: from files, from a registry by its digest, or from a Docker engine. It is pinned by its digest,
+    which is the same for every backend.
+
+    Example: patchyard images import ./python-layout.tar --name my-python
+    """
+    settings = load_settings()
+    called, entry = take_in(settings, source, name)
+    print(f"{called} {entry.digest}")
+    _into_the_engine(settings, called, entry)
+
+
+@app.command("export")
+def export_command(
+    image: Annotated[str, typer.Argument(metavar="IMAGE", help="A name of the images lock, or a digest.")],
+    target: Annotated[Path, typer.Argument(metavar="PATH", help="The new folder, or a file that ends in .tar.")],
+) -> None:
+    """Write an image that was built or imported here as an OCI layout, which other tools take too.
+
+    Example: patchyard images export sandbox-python sandbox-python.tar
+    """
+    digest = give_out(load_settings(), image, target)
+    say(f"wrote {target}")
+    print(digest)
 
 
 @app.command("prune")

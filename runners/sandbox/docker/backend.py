@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,11 @@ class DockerBackend:
         if loaded is None or loaded.id not in (image.config_digest, image.manifest_digest):
             raise ImageUnavailable(f"the engine made something else of {image.name} than was loaded")
         return loaded.id
+
+    def save_image(self, name: str) -> Iterator[bytes]:
+        """What `docker save` writes of the image of this name or id, in pieces. Raises ImageUnavailable."""
+        with self._connections.client() as client:
+            yield from client.get_image(name)
 
     def stored_images(self) -> list[StoredImage]:
         """See `Backend.stored_images`. When an image was loaded is all that an engine knows of its use."""

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from images.oci_layout import LAYER_TYPE, LOCALHOST_LABEL, LOCALHOST_RESOLVED, Layout, read_layout
+from images.oci_layout import LOCALHOST_LABEL, LOCALHOST_RESOLVED, Layout, read_layout
 from ledger.records.base import Record
 from runners.disk import full_disk_told
 from runners.eviction import delete, mark_used, set_aside, size_bytes
@@ -50,7 +50,7 @@ class UnpackedImage(Record):
     name: str
     manifest: str
     config: str
-    layer: str
+    layers: tuple[str, ...]
     architecture: str
     files: int
     seal: str
@@ -178,26 +178,23 @@ class Images:
 
 
 def _unpack(layout: Layout, work: Path) -> UnpackedImage:
-    manifest = _blob(layout, layout.manifest_digest)
-    config = _blob(layout, layout.config_digest)
-    layers = [layer.get("mediaType") for layer in manifest["layers"]]
-    if layers != [LAYER_TYPE]:
-        raise ImageUnavailable(f"{layout.name} is not one uncompressed layer; build it with `patchyard images build`")
-    architecture = _ARCHITECTURES.get(config["architecture"], config["architecture"])
+    config = _config(layout)
+    architecture = _ARCHITECTURES.get(layout.architecture, layout.architecture)
     if architecture != os.uname().machine:
         raise ImageUnavailable(f"{layout.name} is for {architecture}, and this machine is {os.uname().machine}")
     labels = config.get("config", {}).get("Labels") or {}
     root = work / "rootfs"
     root.mkdir(mode=0o755)
     unpacking = Unpacking(root)
-    unpacking.layer(layout.folder / "blobs/sha256" / layout.layer_digest.removeprefix("sha256:"), layout.layer_digest)
+    for number, layer in reversed(list(enumerate(layout.layers))):
+        unpacking.layer(layout.blob(layer.digest), layer, lowest=number == 0)
     unpacking.finish(knows_localhost=labels.get(LOCALHOST_LABEL) == LOCALHOST_RESOLVED)
     seal = _seal(root)
     return UnpackedImage(
         name=layout.name,
         manifest=layout.manifest_digest,
         config=layout.config_digest,
-        layer=layout.layer_digest,
+        layers=tuple(layer.digest for layer in layout.layers),
         architecture=architecture,
         files=seal.files,
         seal=seal.hash,
@@ -232,10 +229,8 @@ def _seal(root: Path) -> _Seal:
     return _Seal(hash=digest.hexdigest(), files=files)
 
 
-def _blob(layout: Layout, digest: str) -> dict[str, Any]:
-    content: dict[str, object] = json.loads(
-        (layout.folder / "blobs/sha256" / digest.removeprefix("sha256:")).read_bytes()
-    )
+def _config(layout: Layout) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(layout.blob(layout.config_digest).read_bytes())
     return content
 
 
