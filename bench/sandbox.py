@@ -41,7 +41,7 @@ from runners.sandbox.oci.bundle import config
 from runners.sandbox.oci.cgroups import read_cgroups
 from runners.sandbox.oci.removal import remove_all
 from runners.sandbox.oci.runtime import installed
-from runners.sandbox.spec import SandboxSpec
+from runners.sandbox.spec import SandboxPlace, SandboxSpec
 
 IMAGE = "sandbox-python"
 RESULTS = Path(__file__).with_name("results")
@@ -60,10 +60,13 @@ class Counting:
     def __init__(self, prefix: str) -> None:
         self._prefix, self._number, self._lock = prefix, 0, threading.Lock()
 
-    def register(self, spec: SandboxSpec) -> str:
+    def register(self, place: SandboxPlace) -> str:
         with self._lock:
             self._number += 1
             return f"{self._prefix}-{os.getpid()}-{self._number}"
+
+    def bind(self, name: str, spec: SandboxSpec) -> None:
+        return
 
     def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:
         return

@@ -19,6 +19,8 @@ CRASH_POINTS = (
     "sandbox.after_register",
     "sandbox.after_create",
     "sandbox.after_start",
+    "sandbox.after_arm",
+    "sandbox.after_bind",
     "sandbox.after_exit",
     "publish.after_intent",
     "publish.after_effect",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -9,12 +10,14 @@ from ledger.connect import Database
 from ledger.records.base import Record
 from ledger.storable import storable
 
-SandboxState = Literal["registered", "created", "running", "exited", "removed"]
+SandboxState = Literal["registered", "created", "armed", "running", "exited", "removed"]
+"""`armed` waits for a command; `exited` is proved dead, and what is left of it is being removed."""
 SandboxPurpose = Literal["job", "probe"]
 
 
 class SandboxRow(Record):
-    """A sandbox that has not been proved dead; `lease_live` says whether its step's lease still is the one it had."""
+    """A sandbox that is not known to be gone. `waits` says that it has or will have no command yet. `lease_live` says
+    whether its step's lease still is the one it had; of one that waits, whether its time is not over."""
 
     name: str
     job_id: int
@@ -26,6 +29,7 @@ class SandboxRow(Record):
     evidence: dict[str, Any]
     registered_at: datetime
     lease_live: bool
+    waits: bool
 
 
 def register_sandbox(
@@ -38,8 +42,11 @@ def register_sandbox(
     image: str,
     purpose: SandboxPurpose = "job",
     probe_id: int | None = None,
+    armed_seconds: float | None = None,
 ) -> None:
     """Writes down a sandbox that is about to be created. After an error do not create it.
+
+    With `armed_seconds` it is to wait for a command, for so long at most, and outlives its step.
 
     A job's sandbox needs the probe that allows it, a probe's own does without. LeaseLost if the lease is gone,
     IsolationUnverified if there is no such probe, or if it failed, ran out, or was followed by one that failed.
@@ -53,7 +60,19 @@ def register_sandbox(
         image=image,
         purpose=purpose,
         probe=probe_id,
+        armed=armed_seconds,
     )
+
+
+def bind_sandbox(db: Database, name: str, *, step_id: int, fence: int) -> bool:
+    """Makes the armed sandbox `name` that of this step; whether it could be had. If so, and only then, send it the
+    command. LeaseLost if the lease is gone, IsolationUnverified if its probe allows it no more."""
+    return bool(db.run("bind_sandbox", step=step_id, fence=fence, name=name)[0]["bound"])
+
+
+def needless_sandboxes(db: Database, names: Sequence[str]) -> set[str]:
+    """Those of the named that wait for a command of a job that has ended, or is to be."""
+    return {row["name"] for row in db.run("needless_sandboxes", names=list(names))}
 
 
 def mark_sandbox(db: Database, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:

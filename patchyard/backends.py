@@ -26,7 +26,7 @@ from ledger.errors import BadInput, Permanent, Unfit
 from patchyard.local.engine import DEFAULT_HOST
 from patchyard.settings import Settings
 from runners.sandbox.backend import Backend, Registry, SandboxState
-from runners.sandbox.spec import SandboxSpec
+from runners.sandbox.spec import SandboxPlace, SandboxSpec
 
 OCI_ADDRESS = "oci:"
 REMEDY = "as root: apt-get install crun, or runc, or docker.io"
@@ -71,7 +71,10 @@ class NoSandboxes(Permanent):
 class ImagesOnly:
     """A registry that refuses every sandbox."""
 
-    def register(self, spec: SandboxSpec) -> str:
+    def register(self, place: SandboxPlace) -> str:
+        raise NoSandboxes
+
+    def bind(self, name: str, spec: SandboxSpec) -> None:
         raise NoSandboxes
 
     def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ from patchyard.settings import Settings
 from runners.sandbox.backend import Backend, SandboxState
 from runners.sandbox.escapes import package_here, warnings
 from runners.sandbox.probe import Errand, probe, subject_of
-from runners.sandbox.spec import SandboxSpec
+from runners.sandbox.spec import SandboxPlace, SandboxSpec
 
 _NAME = "patchyard-probe"
 _NO_JOB = _NO_FENCE = 0
@@ -46,10 +46,13 @@ class ProbesOnly(Permanent):
 class _ProbesRegistry:
     """A registry for sandboxes of probes, which refuses every other."""
 
-    def register(self, spec: SandboxSpec) -> str:
-        if spec.purpose != "probe":
+    def register(self, place: SandboxPlace) -> str:
+        if place.purpose != "probe":
             raise ProbesOnly
         return f"{_NAME}-{os.getpid()}-{secrets.token_hex(4)}"
+
+    def bind(self, name: str, spec: SandboxSpec) -> None:
+        raise ProbesOnly
 
     def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:
         """Nothing is kept: who asked is waiting, and sees the proof of the end."""

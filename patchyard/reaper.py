@@ -28,7 +28,7 @@ def reap(db: Database, backend: Backend, engine_host: str) -> int:
 
 
 def _prove_gone(db: Database, backend: Backend, row: SandboxRow) -> bool:
-    found = [sandbox for sandbox in backend.find(step_id=row.step_id) if sandbox.name == row.name]
+    found = backend.find(name=row.name)
     seen = [backend.destroy(sandbox) for sandbox in found]
     if not all(death.gone for death in seen):
         log.warning("sandbox_still_there", sandbox=row.name, step=row.step_id)

@@ -11,9 +11,9 @@ from typing import Any
 
 from ledger.connect import Database
 from ledger.errors import LeaseLost
-from ledger.sandboxes import live_sandboxes, mark_sandbox, register_sandbox
-from runners.sandbox.backend import SandboxState
-from runners.sandbox.spec import SandboxSpec
+from ledger.sandboxes import bind_sandbox, live_sandboxes, mark_sandbox, register_sandbox
+from runners.sandbox.backend import NotArmed, SandboxState
+from runners.sandbox.spec import SandboxPlace, SandboxSpec
 
 
 class LedgerRegistry:
@@ -23,20 +23,26 @@ class LedgerRegistry:
         self._db = db
         self.engine_host = engine_host
 
-    def register(self, spec: SandboxSpec) -> str:
+    def register(self, place: SandboxPlace) -> str:
         """See `Registry.register`. Raises LeaseLost, and IsolationUnverified for one that no probe allows."""
-        name = f"patchyard-{spec.step_id}-{spec.fence}-{secrets.token_hex(4)}"
+        name = f"patchyard-{place.step_id}-{place.fence}-{secrets.token_hex(4)}"
         register_sandbox(
             self._db,
-            step_id=spec.step_id,
-            fence=spec.fence,
+            step_id=place.step_id,
+            fence=place.fence,
             name=name,
             engine_host=self.engine_host,
-            image=spec.image,
-            purpose=spec.purpose,
-            probe_id=spec.probe_id,
+            image=place.image,
+            purpose=place.purpose,
+            probe_id=place.probe_id,
+            armed_seconds=place.armed_seconds,
         )
         return name
+
+    def bind(self, name: str, spec: SandboxSpec) -> None:
+        """See `Registry.bind`. Raises LeaseLost, NotArmed, and IsolationUnverified when its probe allows it no more."""
+        if not bind_sandbox(self._db, name, step_id=spec.step_id, fence=spec.fence):
+            raise NotArmed("its time was over, or it was taken away")
 
     def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:
         """See `Registry.mark`. Raises LeaseLost for one that was created and whose lease is gone."""

@@ -23,6 +23,8 @@ class DeathNotProved(Temporary):
 def take_over(claim: Claim, runner: Runner) -> None:
     """Kills and proves the death of what earlier attempts of this step left; for `verify`, of the whole job.
 
+    What waits for its first command since another step has run nothing of the job, and what has `exited` is dead.
+
     Raises DeathNotProved, EngineUnavailable.
     """
     if claim.kind == "verify":
@@ -32,14 +34,16 @@ def take_over(claim: Claim, runner: Runner) -> None:
     else:
         return
     for row in left:
-        _prove_death(claim, runner, row)
+        harmless = row.state == "exited" or (row.waits and row.lease_live)
+        if row.step_id == claim.step_id or not harmless:
+            _prove_death(claim, runner, row)
 
 
 def _prove_death(claim: Claim, runner: Runner, row: SandboxRow) -> None:
     """By name and not by step alone: an engine may serve several ledgers, whose steps have the same numbers."""
     if row.engine_host != runner.engine_host:
         raise DeathNotProved(f"the sandbox {row.name} is on the engine {row.engine_host}", RETRY_SECONDS)
-    found = [sandbox for sandbox in runner.backend.find(step_id=row.step_id) if sandbox.name == row.name]
+    found = runner.backend.find(name=row.name)
     proofs = [runner.backend.destroy(sandbox) for sandbox in found]
     if not all(proof.gone for proof in proofs):
         raise DeathNotProved(f"the sandbox {row.name} is still there after its removal", RETRY_SECONDS)

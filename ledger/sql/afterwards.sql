@@ -112,7 +112,8 @@ LANGUAGE sql STABLE AS $$
   UNION ALL
     SELECT 'sandbox not proved dead', jsonb_build_object('sandbox', b.name, 'state', b.state, 'host', b.engine_host)
     FROM ledger.sandboxes b JOIN ledger.jobs j ON j.id = b.job_id
-    WHERE b.job_id = job AND b.state <> 'removed' AND j.finished_at IS NOT NULL
+    WHERE b.job_id = job AND j.finished_at IS NOT NULL AND b.state NOT IN ('exited', 'removed')
+      AND (b.armed_until IS NULL OR b.armed_until <= ledger.now())  -- in one that waits, nothing of the job has run
   UNION ALL
     SELECT 'verdict of another tree', jsonb_build_object('verdict', j.verdict ->> 'tree', 'head', a.head_tree)
     FROM ledger.jobs j JOIN ledger.agents a ON a.job_id = j.id AND a.parent_id IS NULL

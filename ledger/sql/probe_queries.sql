@@ -33,4 +33,11 @@ SELECT pg_try_advisory_lock(4712, hashtext(%(subject)s)) AS mine
 
 -- name: register_sandbox
 SELECT ledger.register_sandbox(
-    %(step)s, %(fence)s, %(name)s, %(host)s, %(image)s, %(purpose)s, %(probe)s)
+    %(step)s, %(fence)s, %(name)s, %(host)s, %(image)s, %(purpose)s, %(probe)s,
+    make_interval(secs => %(armed)s::double precision))
+
+-- name: bind_sandbox
+SELECT ledger.bind_sandbox(%(step)s, %(fence)s, %(name)s) AS bound
+
+-- name: needless_sandboxes
+SELECT name FROM ledger.needless_sandboxes(%(names)s) AS name

@@ -19,23 +19,61 @@ BEGIN
     RETURN probe;
 END $$;
 
-CREATE OR REPLACE FUNCTION ledger.register_sandbox(
-    step bigint, step_fence bigint, sandbox text, host text, image_digest text, sandbox_purpose text, probe bigint
-) RETURNS void LANGUAGE plpgsql AS $$
--- A sandbox of a job needs a probe of its image that found nothing amiss, has not run out, and was not followed by one
--- about the same subject that did: PY005 without. There is no way around this but to call the sandbox a probe's.
-DECLARE
-    row ledger.steps;
+CREATE OR REPLACE FUNCTION ledger.require_probe(probe bigint, image_digest text) RETURNS void
+LANGUAGE plpgsql STABLE AS $$
+-- PY005 unless the probe of this image found nothing amiss, has not run out, and was not followed by one about the same
+-- subject that did.
 BEGIN
-    row := ledger.held_step(step, step_fence);
-    IF sandbox_purpose <> 'probe' AND NOT EXISTS (
+    IF NOT EXISTS (
         SELECT FROM ledger.probes p WHERE p.id = probe AND p.ok AND p.image = image_digest
           AND p.expires_at > ledger.now()
           AND NOT EXISTS (SELECT FROM ledger.probes q WHERE q.subject = p.subject AND q.id > p.id AND NOT q.ok)) THEN
         RAISE EXCEPTION 'no valid probe allows this sandbox' USING ERRCODE = 'PY005';
     END IF;
-    INSERT INTO ledger.sandboxes (name, job_id, step_id, fence, engine_host, image, purpose, probe_id, state,
-                                  registered_at)
-    VALUES (sandbox, row.job_id, step, step_fence, host, image_digest, sandbox_purpose,
-            CASE WHEN sandbox_purpose <> 'probe' THEN probe END, 'registered', ledger.now());
 END $$;
+
+CREATE OR REPLACE FUNCTION ledger.register_sandbox(
+    step bigint, step_fence bigint, sandbox text, host text, image_digest text, sandbox_purpose text, probe bigint,
+    armed interval
+) RETURNS void LANGUAGE plpgsql AS $$
+-- A sandbox of a job needs a probe that allows it. There is no way around this but to call the sandbox a probe's.
+DECLARE
+    row ledger.steps;
+BEGIN
+    row := ledger.held_step(step, step_fence);
+    IF sandbox_purpose <> 'probe' THEN
+        PERFORM ledger.require_probe(probe, image_digest);
+    END IF;
+    INSERT INTO ledger.sandboxes (name, job_id, step_id, fence, engine_host, image, purpose, probe_id, state,
+                                  registered_at, armed_until)
+    VALUES (sandbox, row.job_id, step, step_fence, host, image_digest, sandbox_purpose,
+            CASE WHEN sandbox_purpose <> 'probe' THEN probe END, 'registered', ledger.now(), ledger.now() + armed);
+END $$;
+
+CREATE OR REPLACE FUNCTION ledger.bind_sandbox(step bigint, step_fence bigint, sandbox text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+-- The armed sandbox becomes this step's, and is about to get its command: once, in its time, for a step of its own job,
+-- and if its probe still allows it.
+DECLARE
+    row ledger.steps;
+    armed ledger.sandboxes;
+BEGIN
+    row := ledger.held_step(step, step_fence);
+    SELECT * INTO armed FROM ledger.sandboxes
+    WHERE name = sandbox AND state = 'armed' AND job_id = row.job_id AND armed_until > ledger.now() FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM ledger.require_probe(armed.probe_id, armed.image);
+    UPDATE ledger.sandboxes SET state = 'running', step_id = step, fence = step_fence, armed_until = NULL,
+        evidence = evidence || jsonb_build_object('armed_by_step', armed.step_id,
+                                                  'waited_ms', ledger.span_ms(armed.registered_at, ledger.now()))
+    WHERE name = sandbox;
+    RETURN true;
+END $$;
+
+CREATE OR REPLACE FUNCTION ledger.needless_sandboxes(names text[]) RETURNS SETOF text LANGUAGE sql STABLE AS $$
+-- Those of the named that wait for a command which will not come: their job has ended, or is to.
+    SELECT b.name FROM ledger.sandboxes b JOIN ledger.jobs j ON j.id = b.job_id
+    WHERE b.name = ANY (names) AND (j.finished_at IS NOT NULL OR j.cancel_requested_at IS NOT NULL)
+$$;

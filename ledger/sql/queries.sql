@@ -109,8 +109,10 @@ WHERE name = %(name)s AND state <> 'removed'
 
 -- name: live_sandboxes
 SELECT s.name, s.job_id, s.step_id, s.fence, s.engine_host, s.image, s.state, s.evidence, s.registered_at,
-       EXISTS (SELECT FROM ledger.steps t WHERE t.id = s.step_id AND t.fence = s.fence AND t.state = 'leased'
-               AND t.lease_expires_at > ledger.now()) AS lease_live
+       CASE WHEN s.armed_until IS NOT NULL THEN s.armed_until > ledger.now()
+            ELSE EXISTS (SELECT FROM ledger.steps t WHERE t.id = s.step_id AND t.fence = s.fence AND t.state = 'leased'
+                         AND t.lease_expires_at > ledger.now()) END AS lease_live,
+       s.armed_until IS NOT NULL AS waits
 FROM ledger.sandboxes s
 WHERE s.state <> 'removed'
   AND (%(step)s::bigint IS NULL OR s.step_id = %(step)s)

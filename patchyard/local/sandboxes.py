@@ -34,7 +34,7 @@ def _cleared(db: Database, engine: str, ledger_is_ours: bool) -> list[str]:
     backend = connect(engine, LedgerRegistry(db, name_in_ledger(engine)))
     try:
         for row in rows:
-            for found in (one for one in backend.find(step_id=row.step_id) if one.name == row.name):
+            for found in backend.find(name=row.name):
                 if row.lease_live and not ledger_is_ours:
                     left.append(f"sandbox {row.name} of step {row.step_id}, whose lease is live")
                     continue

@@ -13,9 +13,11 @@ from typing import Any, Literal, Protocol
 
 from ledger.errors import Permanent, Temporary
 from ledger.records.base import Record
-from runners.sandbox.spec import EngineFacts, SandboxResult, SandboxSpec
+from runners.sandbox.orders import Changes
+from runners.sandbox.spec import EngineFacts, SandboxPlace, SandboxResult, SandboxSpec
 
-SandboxState = Literal["registered", "created", "running", "exited", "removed"]
+SandboxState = Literal["registered", "created", "armed", "running", "exited", "removed"]
+"""`exited` is proved dead, and what is left of it is being removed."""
 
 
 class EngineUnavailable(Temporary):
@@ -34,12 +36,21 @@ class SandboxBroken(Permanent):
     """The sandbox did not do what a sandbox does."""
 
 
+class NotArmed(Temporary):
+    """There is no armed sandbox for this command any more. Nothing of the command was sent to it: run it anew."""
+
+
 class Registry(Protocol):
     """Where sandboxes are written down. An error from any of these ends the sandbox and reaches the caller."""
 
-    def register(self, spec: SandboxSpec) -> str:
-        """Write down that a sandbox for `spec` is about to be created; its unique name comes back. May refuse, with
-        LeaseLost, and then nothing is created."""
+    def register(self, place: SandboxPlace) -> str:
+        """Write down that a sandbox is about to be created; its unique name comes back. May refuse, with LeaseLost, and
+        then nothing is created."""
+        ...
+
+    def bind(self, name: str, spec: SandboxSpec) -> None:
+        """Write down that the armed sandbox `name` runs the command of `spec`, and for which step. Refuses with
+        NotArmed or LeaseLost, and then nothing is sent to it."""
         ...
 
     def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:
@@ -102,6 +113,31 @@ class StoredImage(Record):
     used_at: float
 
 
+class Armed(Protocol):
+    """A sandbox that is registered, and will wait for one command. Used by one thread at a time."""
+
+    name: str
+
+    def arm(self, files: Iterable[bytes], cancel: threading.Event | None) -> None:
+        """Create it, and have it unpack `files` (a tar, in pieces) and wait. After an error nothing is left of it.
+
+        Raises NotArmed, and as `Backend.run`.
+        """
+        ...
+
+    def fire(self, spec: SandboxSpec, changes: Changes, cancel: threading.Event | None) -> SandboxResult:
+        """Run its one command over its files with `changes`. All its processes are proved dead on return; what is left
+        of it may still be on its way out, and is `exited` in the registry until then.
+
+        Raises NotArmed when nothing was sent, and as `Backend.run`; it is gone then.
+        """
+        ...
+
+    def discard(self) -> None:
+        """Remove it, with the proof of its death. Raises EngineUnavailable, and what the registry raises."""
+        ...
+
+
 class Backend(Protocol):
     """A way to run sandboxes. One object serves many threads at once."""
 
@@ -109,6 +145,13 @@ class Backend(Protocol):
         """Run one command over `files` (a tar, in pieces, of the workspace) and remove every trace of it.
 
         Raises EngineUnavailable, ImageUnavailable, SandboxLost, SandboxBroken, and what the registry raises.
+        """
+        ...
+
+    def arm(self, place: SandboxPlace) -> Armed:
+        """Register a sandbox that will wait for its command, for `place.armed_seconds` at most.
+
+        Raises ImageUnavailable, EngineUnavailable, and what the registry raises.
         """
         ...
 
@@ -132,8 +175,9 @@ class Backend(Protocol):
         """Where images and sandboxes lie, as far as that is on this machine."""
         ...
 
-    def find(self, *, step_id: int | None = None) -> list[FoundSandbox]:
-        """The sandboxes that this backend has, of a step or all, running or not."""
+    def find(self, *, step_id: int | None = None, name: str | None = None) -> list[FoundSandbox]:
+        """The sandboxes that this backend has, running or not: all, those of a step, or the one of a name. The step is
+        that under which it was created, which for one that was armed is not the step that used it."""
         ...
 
     def destroy(self, found: FoundSandbox) -> Evidence:

@@ -17,21 +17,36 @@ MAX_SOCKETS = 10
 
 
 class Report:
-    """What has come so far. `started` and `ended` say that the command did; `facts` are PID 1's lines about its end."""
+    """What has come so far. `armed` says that the first files are there, `started` and `ended` that the command did;
+    `facts` are PID 1's lines about its end. Without a spec, no command is known yet."""
 
-    def __init__(self, spec: SandboxSpec) -> None:
+    def __init__(self, spec: SandboxSpec | None) -> None:
         self._spec = spec
         self._buffer = bytearray()
         self._tar = bytearray()
-        self.started = False
+        self._files_seen, self._packed = 0, False
+        self.armed = self.started = False
         self.facts: dict[str, str] | None = None
         self.files: dict[str, ReportFile] = {}
         self.workspace_state: Literal["ok", "too_big", "failed"] = "failed"
         self.workspace_sockets: tuple[str, ...] = ()
 
+    def expect(self, spec: SandboxSpec) -> None:
+        """The command is known now."""
+        self._spec = spec
+
     @property
     def ended(self) -> bool:
         return self.facts is not None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all has come that PID 1 has to say: after that it ends."""
+        if self.facts is None or self._spec is None:
+            return False
+        if self.facts.get("unpacked") != "1":
+            return True
+        return self._files_seen == len(self._spec.reports) and (self._packed or not self._spec.export_workspace)
 
     @property
     def workspace_tar(self) -> bytes | None:
@@ -54,17 +69,20 @@ class Report:
             raise SandboxBroken(f"the sandbox reported {bytes(self._buffer[:MAX_HEADER_BYTES])!r}")
 
     def _most(self, kind: bytes) -> int:
-        sizes = {
-            b"R": 0,
-            b"E": MAX_FACTS_BYTES,
-            b"F": self._spec.report_bytes + MAX_HEADER_BYTES,
-            b"D": max(0, self._spec.workspace_export_bytes - len(self._tar)),
-            b"Z": MAX_SOCKETS_BYTES,
-        }
+        sizes = {b"A": 0, b"E": MAX_FACTS_BYTES}
+        if self._spec is not None:
+            sizes |= {
+                b"R": 0,
+                b"F": self._spec.report_bytes + MAX_HEADER_BYTES,
+                b"D": max(0, self._spec.workspace_export_bytes - len(self._tar)),
+                b"Z": MAX_SOCKETS_BYTES,
+            }
         return sizes.get(kind, -1)
 
     def _take(self, kind: bytes, payload: bytes) -> None:
-        if kind == b"R":
+        if kind == b"A":
+            self.armed = True
+        elif kind == b"R":
             self.started = True
         elif kind == b"E":
             pairs = (line.partition("=") for line in payload.decode(errors="replace").splitlines())
@@ -79,8 +97,9 @@ class Report:
     def _take_file(self, payload: bytes) -> None:
         head, _, data = payload.partition(b"\n")
         index, _, state = head.decode(errors="replace").partition(" ")
-        if not index.isdigit() or int(index) >= len(self._spec.reports):
+        if self._spec is None or not index.isdigit() or int(index) >= len(self._spec.reports):
             raise SandboxBroken(f"the sandbox reported a file {head!r}")
+        self._files_seen += 1
         path = self._spec.reports[int(index)]
         if len(data) > self._spec.report_bytes:
             state, data = "too_big", b""
@@ -93,6 +112,7 @@ class Report:
         state, _, sockets = payload.partition(b"\n")
         if state not in (b"ok", b"too_big", b"failed"):
             raise SandboxBroken(f"the sandbox reported {state[:20]!r} of its workspace")
+        self._packed = True
         self.workspace_state = cast(Literal["ok", "too_big", "failed"], state.decode())
         names = [name.decode(errors="replace").removeprefix("./") for name in sockets.split(b"\0") if name]
         self.workspace_sockets = tuple(names[:MAX_SOCKETS])

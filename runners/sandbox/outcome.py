@@ -31,8 +31,13 @@ class Outcome:
     seen: Mapping[str, str] = field(default_factory=dict)
 
 
-def result_of(spec: SandboxSpec, name: str, outcome: Outcome, timings: Timings, engine: EngineFacts) -> SandboxResult:
-    """The result record. Raises SandboxBroken when files could not be unpacked for another reason than their size."""
+def result_of(
+    spec: SandboxSpec, name: str, outcome: Outcome, timings: Timings, engine: EngineFacts, *, armed: bool = False
+) -> SandboxResult:
+    """The result record. With `armed`, its first files were there before, and their time is not this command's.
+
+    Raises SandboxBroken when files could not be unpacked for another reason than their size.
+    """
     facts, output = {**(outcome.report.facts or {}), **outcome.seen}, outcome.output
     if outcome.why == "stalled" and not outcome.report.ended:
         raise SandboxBroken("the sandbox did not begin with its command in time")
@@ -64,7 +69,7 @@ def result_of(spec: SandboxSpec, name: str, outcome: Outcome, timings: Timings, 
         workspace_tar=outcome.report.workspace_tar if spec.export_workspace else None,
         workspace_state=outcome.report.workspace_state if spec.export_workspace else "not_asked",
         workspace_sockets=outcome.report.workspace_sockets,
-        timings=timings.model_copy(update={key: int(facts[key]) for key in ("unpack_ms", "run_ms") if key in facts}),
+        timings=timings.model_copy(update=_inner_timings(facts, armed=armed)),
         cpu_ms=int(facts["cpu_ms"]) if "cpu_ms" in facts else None,
         peak_memory_bytes=_peak_memory(facts),
         oom_kills=oom_kills,
@@ -73,6 +78,14 @@ def result_of(spec: SandboxSpec, name: str, outcome: Outcome, timings: Timings, 
         engine=engine,
         probe_id=spec.probe_id,
     )
+
+
+def _inner_timings(facts: Mapping[str, str], *, armed: bool) -> dict[str, int]:
+    """What the first process measured itself."""
+    took = {key: int(facts[key]) for key in ("unpack_ms", "run_ms") if key in facts}
+    if "ahead_ms" in facts and not armed:
+        took["unpack_ms"] = took.get("unpack_ms", 0) + int(facts["ahead_ms"])
+    return took
 
 
 def _reports(spec: SandboxSpec, report: Report) -> tuple[ReportFile, ...]:

@@ -6,9 +6,9 @@ import threading
 import time
 from typing import Literal
 
+from policy.ceilings import Limits
 from runners.sandbox.frames import Report
 from runners.sandbox.output import BoundedOutput
-from runners.sandbox.spec import SandboxSpec
 from runners.sandbox.wrapper import STAGE_SECONDS
 
 Stage = Literal["unpacking", "running", "exporting"]
@@ -23,8 +23,11 @@ class Overseer:
     """Decides whether a sandbox has to be ended, and why. `grace_seconds` is what the fuse inside is given to act
     first: it acts at the deadline and can still report."""
 
-    def __init__(self, spec: SandboxSpec, cancel: threading.Event | None, grace_seconds: float) -> None:
-        self._spec, self._cancel, self._grace = spec, cancel, grace_seconds
+    def __init__(
+        self, limits: Limits, deadline_seconds: float, cancel: threading.Event | None, grace_seconds: float
+    ) -> None:
+        self._limits, self._deadline_seconds = limits, deadline_seconds
+        self._cancel, self._grace = cancel, grace_seconds
         self._stage_since = time.monotonic()
         self._stage: Stage = "unpacking"
         self._took: dict[Stage, float] = {}
@@ -38,11 +41,11 @@ class Overseer:
             self._stage, self._stage_since = stage, now
         if self._cancel is not None and self._cancel.is_set() and stage != "exporting":
             return "cancelled"
-        if output.total_bytes > self._spec.limits.output_cap_bytes:
+        if output.total_bytes > self._limits.output_cap_bytes:
             return "output_flooded"
         in_stage = now - self._stage_since
         if stage == "running":
-            return "timed_out" if in_stage > self._spec.deadline_seconds + self._grace else None
+            return "timed_out" if in_stage > self._deadline_seconds + self._grace else None
         return "stalled" if in_stage > STAGE_SECONDS + max(0.0, self._grace) else None
 
     def took_ms(self) -> dict[str, int]:

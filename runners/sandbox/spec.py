@@ -14,7 +14,7 @@ from ledger.records.base import Record
 from ledger.records.job import Digest
 from policy.ceilings import MIB, Limits
 
-__all__ = ["EngineFacts", "Limits", "ReportFile", "SandboxResult", "SandboxSpec", "Timings"]
+__all__ = ["EngineFacts", "Limits", "ReportFile", "SandboxPlace", "SandboxResult", "SandboxSpec", "Timings"]
 
 MAX_ARGUMENT_BYTES = 100_000
 MAX_COMMAND_BYTES = 1_000_000
@@ -25,25 +25,40 @@ Ended = Literal[
 ]
 
 
-class SandboxSpec(Record):
-    """One command to be run once.
+class SandboxPlace(Record):
+    """All of a sandbox but its command.
 
     `image` is a manifest digest (or an image id of the engine); `image_config` its configuration's digest, which is
-    checked when it is known. `reports` are absolute paths of files to be brought out, each of at most `report_bytes`;
-    with `export_workspace` the workspace comes out too, as a tar of at most `workspace_export_bytes`. `probe_id` is the
-    probe that allows a job's sandbox; only a probe's own sandboxes, whose `purpose` is `probe`, do without.
+    checked when it is known. Job, step and fence say whose it is. `probe_id` is the probe that allows a job's sandbox;
+    only a probe's own sandboxes, whose `purpose` is `probe`, do without. With `armed_seconds` it is one that waits for
+    its command for so long at most.
     """
 
     image: Digest
     image_config: Digest | None = None
-    command: tuple[str, ...] = Field(min_length=1)
     limits: Limits = Limits()
-    deadline_seconds: float = Field(gt=0, le=86_400)
     job_id: int
     step_id: int
     fence: int
     purpose: Literal["job", "probe"] = "job"
     probe_id: int | None = None
+    armed_seconds: float | None = Field(default=None, gt=0, le=3600)
+
+    def can_serve(self, spec: SandboxSpec) -> bool:
+        """Whether a sandbox in this place is what `spec` asks for, whatever step armed it."""
+        mine, asked = ({name: getattr(one, name) for name in _SERVES} for one in (self, spec))
+        return mine == asked
+
+
+class SandboxSpec(SandboxPlace):
+    """One command to be run once.
+
+    `reports` are absolute paths of files to be brought out, each of at most `report_bytes`; with `export_workspace` the
+    workspace comes out too, as a tar of at most `workspace_export_bytes`.
+    """
+
+    command: tuple[str, ...] = Field(min_length=1)
+    deadline_seconds: float = Field(gt=0, le=86_400)
     reports: tuple[AbsolutePath, ...] = Field(default=(), max_length=16)
     report_bytes: int = Field(default=16 * MIB, ge=1, le=256 * MIB)
     export_workspace: bool = False
@@ -58,6 +73,10 @@ class SandboxSpec(Record):
         if max(sizes) > MAX_ARGUMENT_BYTES or sum(sizes) > MAX_COMMAND_BYTES:
             raise ValueError(f"an argument has at most {MAX_ARGUMENT_BYTES} bytes, a command {MAX_COMMAND_BYTES}")
         return command
+
+
+_SERVES = tuple(name for name in SandboxPlace.model_fields if name not in ("step_id", "fence", "armed_seconds"))
+"""What has to be the same of an armed sandbox and a command. Its probe too: a newer one may have seen something new."""
 
 
 class ReportFile(Record):

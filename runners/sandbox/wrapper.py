@@ -13,15 +13,20 @@ whoever rules the engine can end it. Both show as a missing report, which the ho
 It is Perl because `perl-base` is an essential package of Debian and Ubuntu: any image derived from them has it, and no
 shell can tell a signal from an exit status or hold a deadline by itself. Such an image needs `tar` and `find` too.
 
-Streams: stdin is the tar to unpack; stdout is the command's output; stderr carries frames, `KIND LENGTH\n` and as many
-bytes: `R` the command starts · `E` facts about its end · `F` a report file · `D` a piece of the workspace's tar ·
-`Z` what came of that tar. See `runners.sandbox.frames`.
+It is told what to do in two parts, and may have to wait between them: first the files that are there before any command
+is known, then the command and what of the files has changed since. A sandbox whose second part follows at once is one
+like any other; one that waits is armed. Whoever sent the first part and is gone sends no second: at the end of its
+input, and when it has waited too long, it ends.
+
+Streams: stdin carries what `runners.sandbox.orders` writes; stdout is the command's output, and after it a mark that
+the command does not know, so that its end is seen however long the pipes stay open; stderr carries frames,
+`KIND LENGTH\n` and as many bytes: `A` the first files are there · `R` the command starts · `E` facts about its end ·
+`F` a report file · `D` a piece of the workspace's tar · `Z` what came of that tar. See `runners.sandbox.frames`.
 """
 
 from __future__ import annotations
 
 from ledger.errors import Unfit
-from runners.sandbox.spec import SandboxSpec
 
 INTERPRETER = "/usr/bin/perl"
 WORKSPACE = "/workspace"
@@ -56,11 +61,12 @@ use strict;
 $0 = 'patchyard';
 
 my ($prctl, $statfs, $clock_gettime, $setitimer, $rt_sigaction, $O_NOFOLLOW) = splice @ARGV, 0, 6;
-my ($deadline, $stage, $report_cap, $workspace_cap, $reports, $variables) = splice @ARGV, 0, 6;
-my @reports = splice @ARGV, 0, $reports;
-my %environment = splice @ARGV, 0, 2 * $variables;
-my @command = @ARGV;
-my ($EINTR, $WNOHANG, $PR_SET_DUMPABLE, $CLOCK_MONOTONIC, $ITIMER_REAL, $O_NONBLOCK) = (4, 1, 4, 1, 0, 04000);
+my ($stage, $patience) = splice @ARGV, 0, 2;
+my %environment = @ARGV;
+# Known when the command is.
+my ($mark, $deadline, $report_cap, $workspace_cap, @reports, @command);
+my ($EINTR, $EAGAIN, $WNOHANG) = (4, 11, 1);
+my ($PR_SET_DUMPABLE, $CLOCK_MONOTONIC, $ITIMER_REAL, $O_NONBLOCK) = (4, 1, 0, 04000);
 
 sub clock {
   my $now = "\0" x 16;
@@ -88,20 +94,60 @@ open(my $nothing, '<', '/dev/null');
 umask 022;
 
 # $end is the end of the present stage, $doom that of everything: then PID 1 goes, and all others with it.
-my ($end, $doom) = (0, clock() + $deadline + 2 * $stage + 10);
+my ($end, $doom) = (0, clock() + $patience + 2 * $stage + 10);
 # It dies once for each stage: while one is set there is an eval around, and afterwards nobody would catch it.
 $SIG{ALRM} = sub {
   exit 124 if clock() >= $doom;
   if ($end && clock() >= $end) { $end = 0; die "time\n" }
 };
 
+# A reader that is gone is told by the write itself. A command may have made the output non-blocking for all of us.
+$SIG{PIPE} = 'IGNORE';
+sub put {
+  my ($to, $all) = @_;
+  my $sent = 0;
+  while ($sent < length $all) {
+    my $n = syswrite $to, $all, length($all) - $sent, $sent;
+    if (defined $n) { $sent += $n }
+    elsif ($! == $EAGAIN) { select undef, undef, undef, 0.005 }
+    elsif ($! != $EINTR) { return 0 }
+  }
+  return 1;
+}
+
 sub frame {
   my ($kind, $bytes) = @_;
-  my ($all, $sent) = ("$kind " . length($bytes) . "\n" . $bytes, 0);
-  while ($sent < length $all) {
-    my $n = syswrite $frames, $all, length($all) - $sent, $sent;
-    if (defined $n) { $sent += $n } elsif ($! != $EINTR) { exit 125 }
+  put($frames, "$kind " . length($bytes) . "\n" . $bytes) or exit 125;
+}
+
+# Orders. What was read and not yet taken is in $ahead.
+my $ahead = '';
+sub more {
+  my $n;
+  1 until defined($n = sysread STDIN, $ahead, 262144, length $ahead) || $! != $EINTR;
+  exit 0 unless $n;
+}
+
+sub order {
+  more() until $ahead =~ s/^([A-Z]) (\d+)\n//;
+  return ($1, $2);
+}
+
+sub payload {
+  my $length = shift;
+  more() while length $ahead < $length;
+  return substr $ahead, 0, $length, '';
+}
+
+sub pass_on {
+  my ($length, $to) = @_;
+  while ($length) {
+    more() if $ahead eq '';
+    my $piece = payload($length < length $ahead ? $length : length $ahead);
+    put($to, $piece) or return 0;
+    $length -= length $piece;
   }
+  return 1;
 }
 
 # Wait for one child and reap all others meanwhile; its wait status, or undef when the time is over. The timer goes on
@@ -137,7 +183,7 @@ sub start {
   my $pid = fork;
   exit 125 unless defined $pid;
   if (!$pid) {
-    $SIG{ALRM} = 'DEFAULT';
+    $SIG{$_} = 'DEFAULT' for 'ALRM', 'PIPE';
     setpgrp 0, 0;
     open(STDIN, '<&', $in);
     open(STDOUT, '>&', $out);
@@ -201,16 +247,76 @@ sub pieces_of {
   return $whole && defined $status && $status == 0;
 }
 
-my %fact;
-my $began = clock();
-my ($tar) = start(\*STDIN, \*STDOUT, \*STDOUT, 'tar', '-xf', '-');
-my $status = reap($tar, $stage);
-$fact{unpacked} = defined $status && $status == 0 ? 1 : 0;
-kill_the_rest();
-open(STDIN, '<&', $nothing);
-my $ready = clock();
-$fact{unpack_ms} = int(1000 * ($ready - $began));
+# Take away a file or a whole folder. Links are not followed; no command has run yet that could be in the way.
+sub take_away {
+  my $path = shift;
+  if (lstat $path && -d _) {
+    if (opendir my $folder, $path) {
+      take_away("$path/$_") for grep { $_ ne '.' && $_ ne '..' } readdir $folder;
+    }
+    rmdir $path;
+  }
+  else { unlink $path }
+}
+
+# Follow orders about files up to the one that ends them; whether all went well, and how long it took.
+sub unpack_until {
+  my ($last, $began) = (shift, clock());
+  my ($tar, $to);
+  my $well = 1;
+  my $whole = eval {
+    $end = clock() + $stage;
+    timer($stage, 0.05);
+    while (1) {
+      my ($kind, $length) = order();
+      last if $kind eq $last;
+      if ($kind eq 'W') { take_away("/workspace/$_") for split /\0/, payload($length); next }
+      exit 125 unless $kind eq 'T';
+      if (!$tar) {
+        pipe(my $from, $to) or exit 125;
+        ($tar) = start($from, \*STDOUT, \*STDOUT, 'tar', '-xf', '-');
+      }
+      $well = pass_on($length, $to) or last;
+    }
+    $end = 0;
+    1;
+  };
+  timer(1, 1);
+  close $to if $to;
+  my $status = $tar ? reap($tar, $stage) : 0;
+  kill_the_rest() if $tar;
+  return ($whole && $well && defined $status && $status == 0 ? 1 : 0, int(1000 * (clock() - $began)));
+}
+
+# The order of the command, or the end: nobody waits for a sandbox that nobody needed in time.
+sub command {
+  my ($kind, $length);
+  my $came = eval {
+    $end = clock() + $patience;
+    timer($patience, 0.05);
+    ($kind, $length) = order();
+    $end = 0;
+    1;
+  };
+  timer(1, 1);
+  exit 0 unless $came;
+  exit 125 unless $kind eq 'X';
+  return split /\0/, payload($length), -1;
+}
+
+my (%fact, $status);
+($fact{unpacked}, $fact{ahead_ms}) = unpack_until('U');
 if ($fact{unpacked}) {
+  frame('A', '');
+  ($mark, $deadline, $report_cap, $workspace_cap, my ($reports, @rest)) = command();
+  @reports = splice @rest, 0, $reports;
+  @command = @rest;
+  $doom = clock() + $deadline + 2 * $stage + 10;
+  ($fact{unpacked}, $fact{unpack_ms}) = unpack_until('G');
+}
+open(STDIN, '<&', $nothing);
+if ($fact{unpacked}) {
+  my $ready = clock();
   frame('R', '');
   my ($pid, $errno) = start($nothing, \*STDOUT, \*STDOUT, @command);
   $status = reap($pid, $deadline);
@@ -220,6 +326,7 @@ if ($fact{unpacked}) {
   elsif (defined $status) { $fact{status} = $status }
   else { $fact{timed_out} = 1 }
 }
+put(\*STDOUT, $mark) if defined $mark;
 my (undef, undef, $user, $system) = times;
 $fact{cpu_ms} = int(1000 * ($user + $system));
 $fact{"disk:$_"} = space($_) for '/workspace', '/tmp';
@@ -247,8 +354,9 @@ if ($workspace_cap) {
 """
 
 
-def argv(spec: SandboxSpec, architecture: str) -> list[str]:
-    """The container's whole command line. Raises Unfit for an architecture whose system calls we do not know."""
+def argv(architecture: str, armed_seconds: float | None = None) -> list[str]:
+    """The container's whole command line: nothing in it is of one command. Without `armed_seconds`, its command follows
+    its files at once. Raises Unfit for an architecture whose system calls we do not know."""
     numbers = NUMBERS.get(architecture)
     if numbers is None:
         raise Unfit(f"no sandboxes on {architecture}", remedy=f"use an engine on {' or '.join(NUMBERS)}")
@@ -256,8 +364,5 @@ def argv(spec: SandboxSpec, architecture: str) -> list[str]:
     return [
         INTERPRETER, "-e", WRAPPER,
         *map(str, numbers.values()),
-        f"{spec.deadline_seconds:.3f}", f"{STAGE_SECONDS:.3f}",
-        str(spec.report_bytes), str(spec.workspace_export_bytes if spec.export_workspace else 0),
-        str(len(spec.reports)), str(len(ENVIRONMENT)),
-        *spec.reports, *environment, *spec.command,
+        f"{STAGE_SECONDS:.3f}", f"{armed_seconds or STAGE_SECONDS:.3f}", *environment,
     ]  # fmt: skip

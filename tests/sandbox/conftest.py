@@ -61,11 +61,13 @@ def make_backend(kind: str, where: str, sandbox_image: str) -> Iterator[Callable
         return backend
 
     yield make
-    left = make().find()
-    for found in left:
-        made[-1].destroy(found)
     for backend in made:
         backend.close()
+    last = make()
+    left = last.find()
+    for found in left:
+        last.destroy(found)
+    last.close()
     assert not left, f"sandboxes are left: {left}"
 
 

@@ -21,7 +21,7 @@ def test_a_time_that_is_over_between_two_lines_never_ends_it() -> None:
     parts = [
         f"my ($clock_gettime, $setitimer, $CLOCK_MONOTONIC, $ITIMER_REAL) = ({told}, 1, 0); my ($deadline, $stage);",
         _part("sub clock", "syscall($prctl"),
-        _part("# $end is the end", "sub frame").replace("clock() + $deadline", "clock() + 1000"),
+        _part("# $end is the end", "# A reader").replace("clock() + $patience", "clock() + 1000"),
         _part("sub reap", "sub kill_the_rest").replace("timer($seconds, 0.05)", "timer($seconds, 0.00002)"),
         "for (1 .. 5000) { reap(-1, 0.00001) } print 'survived'",
     ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,13 @@ from runners.sandbox.docker.create import (
 )
 from runners.sandbox.docker.images import find_image, loaded_images, remove_image
 from runners.sandbox.docker.inspect import TRANSPARENT, points
+from runners.sandbox.docker.process import is_of
 from runners.sandbox.docker.removal import is_gone, remove
-from runners.sandbox.docker.run import Run
-from runners.sandbox.spec import EngineFacts, SandboxResult, SandboxSpec
+from runners.sandbox.docker.run import Engine, Run
+from runners.sandbox.spec import EngineFacts, SandboxPlace, SandboxResult, SandboxSpec
 
 FACTS_SECONDS = 60.0
+_REMOVERS = 2
 
 
 class DockerBackend:
@@ -56,12 +59,33 @@ class DockerBackend:
         self._facts_until = 0.0
         self._images: dict[str, LocalImage] = {}
         self._root: Path | None = None
+        self._removers = ThreadPoolExecutor(_REMOVERS, thread_name_prefix="remove-sandbox")
 
     def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
         """See `Backend.run`."""
-        facts, image = self.facts(), self._image(spec)
-        body = container(spec, self._owner, image, facts, self._runtime)
-        return Run(self._connections, self._registry, spec, facts, self._grace_seconds).result(body, files, cancel)
+        return self._new(spec).result(spec, files, cancel)
+
+    def arm(self, place: SandboxPlace) -> Run:
+        """See `Backend.arm`."""
+        return self._new(place)
+
+    def _new(self, place: SandboxPlace) -> Run:
+        facts, image = self.facts(), self._image(place)
+        engine = Engine(
+            connections=self._connections,
+            registry=self._registry,
+            facts=facts,
+            grace_seconds=self._grace_seconds,
+            local=self._is_local() and facts.runtime in TRANSPARENT,
+            later=self._later,
+        )
+        return Run(engine, place, container(place, self._owner, image, facts, self._runtime))
+
+    def _later(self, removal: Callable[[], None]) -> None:
+        try:
+            self._removers.submit(removal)
+        except RuntimeError:  # this backend is being closed
+            removal()
 
     def has_image(self, digest: str) -> bool:
         """See `Backend.has_image`."""
@@ -104,9 +128,11 @@ class DockerBackend:
                 self._root = Path(client.info()["DockerRootDir"])
         return (self._root,)
 
-    def find(self, *, step_id: int | None = None) -> list[FoundSandbox]:
+    def find(self, *, step_id: int | None = None, name: str | None = None) -> list[FoundSandbox]:
         """See `Backend.find`."""
         labels = [f"{LABEL_OWNER}={self._owner}", LABEL_STEP if step_id is None else f"{LABEL_STEP}={step_id}"]
+        if name is not None:
+            labels.append(f"{LABEL_SANDBOX}={name}")
         with self._connections.client() as client:
             return [_found(row) for row in client.containers(all=True, filters={"label": labels})]
 
@@ -118,7 +144,7 @@ class DockerBackend:
             gone = is_gone(client, found.key)
         seen = {"inspected": "not found" if gone else "still there"}
         if pid:
-            seen["process"] = "still there" if self._is_local() and _is_of(pid, found.key) else "not found"
+            seen["process"] = "still there" if self._is_local() and is_of(pid, found.key) else "not found"
         return Evidence(
             sandbox=found.name,
             key=found.key,
@@ -134,7 +160,7 @@ class DockerBackend:
         with self._connections.client() as client:
             record = client.inspect_container(found.key)
         pid = int(record["State"]["Pid"])
-        ours = self._is_local() and self.facts().runtime in TRANSPARENT and _is_of(pid, found.key)
+        ours = self._is_local() and self.facts().runtime in TRANSPARENT and is_of(pid, found.key)
         return Inspection(pid=pid if ours else None, points=tuple(points(asked, record, self.facts().runtime)))
 
     def facts(self) -> EngineFacts:
@@ -150,12 +176,13 @@ class DockerBackend:
 
     def close(self) -> None:
         """See `Backend.close`."""
+        self._removers.shutdown()
         self._connections.close()
 
     def _is_local(self) -> bool:
         return self._connections.host.startswith("unix://")
 
-    def _image(self, spec: SandboxSpec) -> LocalImage:
+    def _image(self, spec: SandboxPlace) -> LocalImage:
         if (known := self._images.get(spec.image)) is not None:
             return known
         with self._connections.client() as client:
@@ -186,11 +213,3 @@ def _pid(client: APIClient, container: str) -> int:
         return int(client.inspect_container(container)["State"]["Pid"])
     except NotFound:
         return 0
-
-
-def _is_of(pid: int, container: str) -> bool:
-    """Whether the process `pid` of this machine belongs to `container`."""
-    try:
-        return container in Path(f"/proc/{pid}/cgroup").read_text()
-    except OSError:
-        return False

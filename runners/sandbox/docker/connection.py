@@ -39,7 +39,7 @@ class Connections:
     @contextmanager
     def client(self) -> Iterator[APIClient]:
         """A client for the calling thread. What goes wrong with it comes out as an error of `ledger.errors`."""
-        with self._our_errors():
+        with self.our_errors():
             self.require_listener()
             client = self._take()
             try:
@@ -109,7 +109,8 @@ class Connections:
                 probe.connect(self.host.removeprefix("unix://"))
 
     @contextmanager
-    def _our_errors(self) -> Iterator[None]:
+    def our_errors(self) -> Iterator[None]:
+        """What goes wrong with the engine in this block comes out as an error of `ledger.errors`."""
         try:
             yield
         except ImageNotFound as missing:

@@ -16,7 +16,7 @@ from ledger.records.base import Record
 from policy.ceilings import KIB, Limits
 from runners.sandbox import seccomp, wrapper
 from runners.sandbox.bounds import GID, HOSTNAME, UID, file_system, file_systems, resource_limits, shared_memory_bytes
-from runners.sandbox.spec import EngineFacts, SandboxSpec
+from runners.sandbox.spec import EngineFacts, SandboxPlace
 
 LABEL_SANDBOX, LABEL_JOB = "patchyard.sandbox", "patchyard.job"
 LABEL_STEP, LABEL_FENCE = "patchyard.step", "patchyard.fence"
@@ -35,13 +35,13 @@ class LocalImage(Record):
 
 
 def container(
-    spec: SandboxSpec, owner: str, image: LocalImage, engine: EngineFacts, runtime: str | None
+    spec: SandboxPlace, owner: str, image: LocalImage, engine: EngineFacts, runtime: str | None
 ) -> dict[str, Any]:
     """The body of `POST /containers/create`, see the Engine API, but for the sandbox's name.
 
     Raises Unfit for an unknown architecture.
     """
-    command = wrapper.argv(spec, engine.architecture)
+    command = wrapper.argv(engine.architecture, spec.armed_seconds)
     return {
         "Image": image.id,
         "Entrypoint": command[:1],

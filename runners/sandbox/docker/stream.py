@@ -10,9 +10,10 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
+from policy.ceilings import Limits
 from runners.sandbox.backend import EngineUnavailable, SandboxBroken
 from runners.sandbox.frames import Report
 from runners.sandbox.output import BoundedOutput
@@ -25,35 +26,61 @@ OUTPUT, ERRORS = 1, 2
 
 
 class Streams:
-    """The attached connection of one container."""
+    """The attached connection of one container. `ended` says that no more can come from it."""
 
-    def __init__(self, connection: socket.socket, spec: SandboxSpec) -> None:
+    def __init__(self, connection: socket.socket, limits: Limits) -> None:
         self._connection = connection
         self._pending = bytearray()
-        self.output = BoundedOutput(spec.limits.output_bytes)
-        self.report = Report(spec)
+        self.ended = False
+        self.output = BoundedOutput(limits.output_bytes)
+        self.report = Report(None)
 
-    def run(self, files: Iterable[bytes], overseer: Overseer) -> Why | None:
-        """Write `files`, read until the container has ended; or return why it has to be ended first.
+    def expect(self, spec: SandboxSpec, mark: bytes) -> None:
+        """The command is known: its output will end with `mark`."""
+        self.output = BoundedOutput(spec.limits.output_bytes, mark)
+        self.report.expect(spec)
+
+    def arm(self, orders: Iterable[bytes], overseer: Overseer) -> Why | None:
+        """Write `orders`, read until the first files are there or the container has ended; or why it has to be ended.
+
+        Raises as `run` does.
+        """
+        return self._talk(orders, overseer, until=lambda: self.report.armed, to_the_end=False)
+
+    def run(self, orders: Iterable[bytes], overseer: Overseer, *, until_complete: bool = False) -> Why | None:
+        """Write `orders`, read until the container has ended, or with `until_complete` until it has nothing more to
+        say; or return why it has to be ended first.
 
         Raises EngineUnavailable when the connection breaks, SandboxBroken for a report that is none.
         """
+        return self._talk(orders, overseer, until=lambda: until_complete and self.complete, to_the_end=True)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of output and report has come, whatever the engine takes to close the connection."""
+        return self.report.complete and self.output.complete
+
+    def _talk(
+        self, orders: Iterable[bytes], overseer: Overseer, *, until: Callable[[], bool], to_the_end: bool
+    ) -> Why | None:
         self._connection.setblocking(False)
-        ahead = _pieces(files)
+        ahead = _pieces(orders)
         piece = next(ahead, None)
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
-            while True:
+            while not until():
                 if piece is None:
-                    self._end_input(selector)
+                    self._no_more_input(selector, to_the_end=to_the_end)
                 ready = selector.select(LOOK_SECONDS)
                 events = ready[0][1] if ready else 0
                 if events & selectors.EVENT_READ and not self._read():
-                    return None
+                    self.ended = True
+                    break
                 if events & selectors.EVENT_WRITE and piece is not None:
                     piece = self._write(piece) or next(ahead, None)
                 if why := overseer.verdict(self.report, self.output):
                     return why
+        return None
 
     def drain(self) -> None:
         """Read what a container that was just killed had still to say. It is bounded in time, and errors end it."""
@@ -68,9 +95,11 @@ class Streams:
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def _end_input(self, selector: selectors.BaseSelector) -> None:
+    def _no_more_input(self, selector: selectors.BaseSelector, *, to_the_end: bool) -> None:
         if selector.get_key(self._connection).events & selectors.EVENT_WRITE:
             selector.modify(self._connection, selectors.EVENT_READ)
+            if not to_the_end:
+                return
             try:
                 self._connection.shutdown(socket.SHUT_WR)
             except OSError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from runners.sandbox import wrapper
@@ -28,7 +28,7 @@ from runners.sandbox.oci.places import Labels, Places, check_owner
 from runners.sandbox.oci.run import Host, Run
 from runners.sandbox.oci.runtime import find_runtime
 from runners.sandbox.oci.selftest import SelfTest, self_test
-from runners.sandbox.spec import EngineFacts, SandboxResult, SandboxSpec
+from runners.sandbox.spec import EngineFacts, SandboxPlace, SandboxResult, SandboxSpec
 
 
 class OciBackend:
@@ -83,7 +83,15 @@ class OciBackend:
     def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
         """See `Backend.run`."""
         with self._images.in_use(spec.image):
-            return Run(self._host, spec, self.ground(spec)).result(files, cancel)
+            return Run(self._host, spec, self.ground(spec)).result(spec, files, cancel)
+
+    def arm(self, place: SandboxPlace) -> Run:
+        """See `Backend.arm`."""
+        with ExitStack() as held:
+            held.enter_context(self._images.in_use(place.image))
+            run = Run(self._host, place, self.ground(place))
+            run.hold(held.pop_all())
+            return run
 
     def has_image(self, digest: str) -> bool:
         """See `Backend.has_image`."""
@@ -113,7 +121,7 @@ class OciBackend:
         """See `Backend.folders`."""
         return self._images.folder, self._places.folder
 
-    def find(self, *, step_id: int | None = None) -> list[FoundSandbox]:
+    def find(self, *, step_id: int | None = None, name: str | None = None) -> list[FoundSandbox]:
         """See `Backend.find`."""
         return [
             FoundSandbox(
@@ -125,7 +133,7 @@ class OciBackend:
                 state=self._state(labels),
             )
             for labels in self._places.all()
-            if labels.owner == self._owner and step_id in (None, labels.step_id)
+            if labels.owner == self._owner and step_id in (None, labels.step_id) and name in (None, labels.name)
         ]
 
     def destroy(self, found: FoundSandbox) -> Evidence:
@@ -150,7 +158,8 @@ class OciBackend:
         if labels is None:
             raise SandboxBroken(f"{found.key!r} is no sandbox of this backend")
         folder, ground = self._places.sandbox(labels), self.ground(spec)
-        asked = config(ground, spec.limits, wrapper.argv(spec, ground.architecture), self._cgroups.path(labels.name))
+        arguments = wrapper.argv(ground.architecture, spec.armed_seconds)
+        asked = config(ground, spec.limits, arguments, self._cgroups.path(labels.name))
         try:
             seen = points(
                 asked,
@@ -184,8 +193,8 @@ class OciBackend:
             return "running"
         return "exited" if (self._places.sandbox(labels) / "pid").exists() else "created"
 
-    def ground(self, spec: SandboxSpec) -> Ground:
-        """What a sandbox of this spec stands on. Raises ImageUnavailable."""
+    def ground(self, spec: SandboxPlace) -> Ground:
+        """What a sandbox in this place stands on. Raises ImageUnavailable."""
         image = self._images.find(spec.image)
         if image is None:
             raise ImageUnavailable(f"the image {spec.image} is not here, or is not any more what it was: load it")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ledger.errors import BadInput
 from runners.sandbox.backend import SandboxBroken
-from runners.sandbox.spec import SandboxSpec
+from runners.sandbox.spec import SandboxPlace
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _OWNER = re.compile(r"[A-Za-z0-9_.-]{0,64}")
@@ -39,7 +39,7 @@ class Labels:
         return _SEPARATOR.join((self.owner, str(self.job_id), str(self.step_id), str(self.fence), self.name))
 
     @classmethod
-    def of(cls, spec: SandboxSpec, owner: str, name: str) -> Labels:
+    def of(cls, spec: SandboxPlace, owner: str, name: str) -> Labels:
         """Raises SandboxBroken for a name that no runtime would take."""
         if not _NAME.fullmatch(name):
             raise SandboxBroken(f"a sandbox cannot be called {name!r}")

@@ -11,10 +11,11 @@ import fcntl
 import os
 import selectors
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from policy.ceilings import Limits
 from runners.sandbox.backend import EngineUnavailable, SandboxBroken
 from runners.sandbox.frames import Report
 from runners.sandbox.oci.launcher import Channel
@@ -72,23 +73,44 @@ class Pipes:
 
 
 class Streams:
-    """What goes into one sandbox and what comes out. `files` are written ahead as far as the pipe takes them."""
+    """What goes into one sandbox and what comes out. What is to be written first is written ahead as far as the pipe
+    takes it, before anybody reads."""
 
-    def __init__(self, pipes: Pipes, channel: Channel, spec: SandboxSpec, files: Iterable[bytes]) -> None:
-        self._pipes, self._channel = pipes, channel
-        self.output = BoundedOutput(spec.limits.output_bytes)
-        self.report = Report(spec)
-        self._ahead = _pieces(files)
+    def __init__(self, pipes: Pipes, channel: Channel, limits: Limits, orders: Iterable[bytes], *, last: bool) -> None:
+        """`last` says that nothing is to be written after `orders`."""
+        self._pipes, self._channel, self._last = pipes, channel, last
+        self.output = BoundedOutput(limits.output_bytes)
+        self.report = Report(None)
+        self._ahead = _pieces(orders)
         self._piece = next(self._ahead, None)
         self._write()
+
+    def expect(self, spec: SandboxSpec, mark: bytes) -> None:
+        """The command is known: its output will end with `mark`."""
+        self.output = BoundedOutput(spec.limits.output_bytes, mark)
+        self.report.expect(spec)
+
+    def tell(self, orders: Iterable[bytes]) -> None:
+        """What is written next, after which there is nothing."""
+        self._ahead, self._last = _pieces(orders), True
+        self._piece = next(self._ahead, None)
+        self._write()
+
+    def arm(self, overseer: Overseer) -> Why | None:
+        """Until the first files are there or the sandbox has ended; or why it has to be ended first. Raises as `run`
+        does."""
+        return self._talk(overseer, until=lambda: self.report.armed)
 
     def run(self, overseer: Overseer) -> Why | None:
         """Until the sandbox has ended; or why it has to be ended first.
 
         Raises SandboxBroken for a report that is none, SandboxLost.
         """
+        return self._talk(overseer, until=lambda: False)
+
+    def _talk(self, overseer: Overseer, until: Callable[[], bool]) -> Why | None:
         with self._selector() as selector:
-            while selector.get_map():
+            while selector.get_map() and not until():
                 self._turn(selector, LOOK_SECONDS)
                 if why := overseer.verdict(self.report, self.output):
                     return why
@@ -133,7 +155,8 @@ class Streams:
                 return True
             except BrokenPipeError:
                 self._piece = None
-        self._pipes.close_one(self._pipes.input)
+        if self._last:
+            self._pipes.close_one(self._pipes.input)
         return False
 
     def _read(self, descriptor: int) -> bool:
