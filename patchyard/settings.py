@@ -72,6 +72,12 @@ class Settings(BaseSettings):
         le=1000,
         description="sandboxes at once on this machine",
     )
+    armed: int | None = Field(
+        None,
+        ge=0,
+        le=1000,
+        description="sandboxes started ahead on this machine; else as many as sandbox_slots where starting one is slow",
+    )
     decide_slots: int = Field(8, ge=1, le=1000, description="model calls at once on this machine")
     publish_slots: int = Field(2, ge=1, le=1000, description="publications at once on this machine")
     probe_ttl_seconds: float = Field(

@@ -26,6 +26,7 @@ from celery.worker import state
 from ledger.connect import Database
 from ledger.objects import get_object
 from ledger.records.step import Claim, Queue, StepKind
+from ledger.sandboxes import needless_sandboxes
 from ledger.stored import live_images
 from patchyard.backends import Chosen, address_of, connect, name_in_ledger
 from patchyard.bell import Bell
@@ -47,6 +48,8 @@ from runners.isolation import Isolation
 from runners.publish import publish
 from runners.registry import LedgerRegistry
 from runners.runner import Runner
+from runners.sandbox.armoury import Armoury
+from runners.sandbox.backend import Backend
 from runners.verify import verify
 from scheduler.decide import Decider
 from scheduler.models.replay import ReplayModel
@@ -173,8 +176,21 @@ def _runner(settings: Settings, db: Database, stack: ExitStack, *, runs_sandboxe
         engine_host=engine_host,
         isolation=Isolation(settings.probe_ttl_seconds),
         restock=kept.restock,
+        armoury=_armoury(settings, chosen, db, backend, stack) if runs_sandboxes else None,
     )
     return runner, kept
+
+
+def _armoury(settings: Settings, chosen: Chosen, db: Database, backend: Backend, stack: ExitStack) -> Armoury | None:
+    """Where starting a sandbox takes long, as many are started ahead as work at once."""
+    slots = settings.armed
+    if slots is None:
+        slots = settings.sandbox_slots if chosen.backend == "docker" else 0
+    if slots == 0:
+        return None
+    armoury = Armoury(backend, slots, lambda names: needless_sandboxes(db, names))
+    stack.callback(armoury.close)
+    return armoury
 
 
 @contextmanager

@@ -11,10 +11,13 @@ from ledger.errors import BadInput, Permanent
 from ledger.records.step import Claim
 from policy.ceilings import Limits, limits_of
 from runners.runner import Runner, Stopped
-from runners.sandbox.backend import ImageUnavailable
+from runners.sandbox.backend import ImageUnavailable, NotArmed
+from runners.sandbox.orders import Changes
 from runners.sandbox.probe import ProbeStopped
 from runners.sandbox.spec import SandboxResult, SandboxSpec
 from runners.spending import OutOfBudget, SandboxTime
+from runners.workspace.changes import changes_between
+from runners.workspace.errors import ObjectUnreadable
 from runners.workspace.store import Store
 from runners.workspace.stream import tar_chunks
 
@@ -56,13 +59,28 @@ def _run(runner: Runner, claim: Claim, time: SandboxTime, store: Store, tree: st
         raise Stopped(time.amounts()) from None
     allowed = time.allow(command.timeout_seconds)
     spec = _spec(claim, command, allowed.deadline_ms, probe_id)
-    result = runner.backend.run(spec, tar_chunks(store, tree), runner.cancelled)
+    result = _in_sandbox(runner, spec, store, tree)
     time.took(result.timings.run_ms)
     if result.cancelled:
         raise Stopped(time.amounts())
     if result.timed_out and allowed.cut_by is not None:
         raise OutOfBudget(allowed.cut_by)
     return result
+
+
+def _in_sandbox(runner: Runner, spec: SandboxSpec, store: Store, tree: str) -> SandboxResult:
+    """In the one that was armed for this job, told what has changed since; else in one that is started now."""
+    ready = runner.armoury.take(spec) if runner.armoury is not None else None
+    if ready is not None:
+        try:
+            gone, pieces = changes_between(store, ready.tree, tree)
+            return ready.sandbox.fire(spec, Changes(gone, pieces), runner.cancelled)
+        except NotArmed:
+            pass  # it ended while it waited, and nothing was sent
+        except ObjectUnreadable:
+            ready.sandbox.discard()
+            raise
+    return runner.backend.run(spec, tar_chunks(store, tree), runner.cancelled)
 
 
 def job_limits(claim: Claim) -> Limits:

@@ -14,6 +14,7 @@ from ledger.objects import ObjectMissing
 from ledger.records.budget import Amounts
 from ledger.records.job import Reason
 from ledger.records.step import Claim, Completion, Event
+from runners.armed import arm_next
 from runners.disk import full_disk_told
 from runners.runner import Runner
 from runners.sandbox.backend import ImageUnavailable
@@ -37,11 +38,15 @@ def step_work(work: Work) -> Work:
     def whole(claim: Claim, runner: Runner) -> Completion:
         take_over(claim, runner)
         if claim.cancelling:
+            if runner.armoury is not None:
+                runner.armoury.forget(claim.job_id)
             return ended(claim.end_with, "nothing of the job is left running")
         try:
             # The job's mirror stays where it is until the step is done, however little room there is.
             with full_disk_told("the disk"), runner.mirrors.in_use(claim.job.source):
-                return work(claim, runner)
+                completion = work(claim, runner)
+                arm_next(claim, runner, completion)
+                return completion
         except ObjectUnreadable:
             runner.mirrors.discard(claim.job.source)
             raise

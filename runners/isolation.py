@@ -53,6 +53,14 @@ class Isolation:
             if cancelled.wait(_TURN_SECONDS):
                 raise ProbeStopped
 
+    def proved(self, db: Database, backend: Backend, image: str) -> int | None:
+        """The id of the probe that allows sandboxes of `image`, if it is known that there is one.
+
+        Raises LedgerUnavailable, and what the backend does.
+        """
+        known = self._known(db, subject_of(backend.facts(), image))
+        return known.id if known is not None and known.ok else None
+
     def _known(self, db: Database, subject: Subject) -> KnownProbe | None:
         return find_valid_probe(db, subject, spare_seconds=min(_SPARE_SECONDS, self.ttl_seconds / 2))
 

@@ -15,6 +15,7 @@ from ledger.records.job import Reason
 from ledger.records.step import Claim
 from runners.effects.credentials import Credentials
 from runners.isolation import Isolation
+from runners.sandbox.armoury import Armoury
 from runners.sandbox.backend import Backend, EngineUnavailable, SandboxLost
 from runners.tools.observed import ToolLimits
 from runners.workspace.errors import ObjectUnreadable, PackRefused, RepoUnavailable
@@ -45,7 +46,7 @@ class Runner:
     """Give each step a copy (`dataclasses.replace`) whose `cancelled` is set when that step has to stop.
 
     `engine_host` is the name of the backend's engine that its registry writes down. `restock` brings an image that the
-    backend lacks and this machine has otherwise; whether it did.
+    backend lacks and this machine has otherwise; whether it did. Without an `armoury` no sandbox is started ahead.
     """
 
     db: Database
@@ -56,6 +57,7 @@ class Runner:
     limits: ToolLimits = field(default_factory=ToolLimits)
     isolation: Isolation = field(default_factory=Isolation)
     credentials: Credentials | None = None
+    armoury: Armoury | None = None
     restock: Callable[[str], bool] = _nothing_to_bring
     now: Callable[[], datetime] = _utc_now
 

@@ -34,8 +34,8 @@ _DISK = ("mirrors_max_gb", "images_max_gb", "disk_min_free_gb", "disk_min_free_i
 _SETTINGS = {
     "decide": ("decide_slots",),
     "sandbox": (
-        "docker_host", "sandbox_backend", "sandbox_runtime", "sandbox_slots", "probe_ttl_seconds", "images_lock",
-        *_DISK,
+        "docker_host", "sandbox_backend", "sandbox_runtime", "sandbox_slots", "armed", "probe_ttl_seconds",
+        "images_lock", *_DISK,
     ),
     "publish": ("publish_slots", "credentials", "images_lock", *_DISK),
     SCHEDULER: ("decide_slots", "sandbox_slots", "publish_slots"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from runners.workspace.collect import Collector, check_links, leads_out
@@ -31,7 +31,7 @@ from runners.workspace.tarball import (
     read_members,
     symlink_member,
 )
-from runners.workspace.trees import canonical_mode
+from runners.workspace.trees import RawEntry, canonical_mode
 
 __all__ = ["TarCache", "TreeLimits", "tar_chunks", "tar_of_tree", "tree_of_tar"]
 
@@ -86,7 +86,13 @@ _CACHE = TarCache()
 
 def tar_chunks(store: Store, tree: str, cache: TarCache = _CACHE) -> Iterator[bytes]:
     """The tar of `tree`, a chunk a folder: what to write to a sandbox. Raises `ObjectUnreadable`."""
-    ahead = [(b"", tree)]
+    yield from folder_members_of(store, b"", tree, cache)
+    yield END
+
+
+def folder_members_of(store: Store, path: bytes, tree: str, cache: TarCache = _CACHE) -> Iterator[bytes]:
+    """The members of a folder and all below it, a chunk a folder. Raises `ObjectUnreadable`."""
+    ahead = [(path, tree)]
     while ahead:
         key = ahead.pop()
         folder = cache.get(key)
@@ -96,7 +102,6 @@ def tar_chunks(store: Store, tree: str, cache: TarCache = _CACHE) -> Iterator[by
         ahead.extend(reversed(folder.folders))
         if folder.data:
             yield folder.data
-    yield END
 
 
 def tar_of_tree(store: Store, tree: str, cache: TarCache = _CACHE) -> bytes:
@@ -109,16 +114,22 @@ def _folder_tar(store: Store, path: bytes, tree: str) -> _FolderTar:
     lead = path + b"/" if path else b""
     folders = []
     for entry in store.raw_tree(tree):
-        here, mode = lead + entry.name, canonical_mode(entry.mode)
+        here = lead + entry.name
         if entry.is_folder:
             folders.append((here, entry.id.hex()))
-        elif mode == SUBMODULE:
-            parts.append(folder_member(here))
-        elif mode == SYMLINK:
-            parts.append(symlink_member(here, store.blob(entry.id.hex())))
         else:
-            parts.extend(file_member(here, store.blob(entry.id.hex()), executable=mode == EXECUTABLE))
+            parts.extend(entry_members(store, here, entry))
     return _FolderTar(b"".join(parts), tuple(folders))
+
+
+def entry_members(store: Store, path: bytes, entry: RawEntry) -> Iterable[bytes]:
+    """The member of a file, a link or a submodule. Raises `ObjectUnreadable`."""
+    mode = canonical_mode(entry.mode)
+    if mode == SUBMODULE:
+        return (folder_member(path),)
+    if mode == SYMLINK:
+        return (symlink_member(path, store.blob(entry.id.hex())),)
+    return file_member(path, store.blob(entry.id.hex()), executable=mode == EXECUTABLE)
 
 
 def tree_of_tar(store: Store, base_tree: str, tar: bytes | Readable, limits: TreeLimits = DEFAULT_LIMITS) -> str:
