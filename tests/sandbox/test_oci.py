@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from images.oci_layout import Layout
 from ledger.errors import BadInput, Unfit
 from policy.ceilings import MIB, Limits
 from runners.sandbox.backend import FoundSandbox, SandboxBroken, SandboxLost
@@ -22,7 +23,7 @@ from runners.sandbox.oci.cgroups import read_cgroups
 from runners.sandbox.oci.places import Labels, Places
 from runners.sandbox.oci.removal import remove_all
 from runners.sandbox.reap import prove_death
-from tests.fixtures.engine import MemoryRegistry
+from tests.fixtures.engine import MemoryRegistry, lend_images
 from tests.sandbox.inside import STEP, sh, spec_of, tar_of
 from tests.sandbox.test_death import Workers, workers
 
@@ -203,3 +204,22 @@ def test_only_what_was_found_can_be_destroyed(tmp_path: Path) -> None:
         with pytest.raises(SandboxBroken):
             backend.destroy(found)
     backend.close()
+
+
+@on_oci
+def test_the_last_one_out_takes_the_cgroup_of_all_sandboxes_away(
+    kind: str, tmp_path: Path, sandbox_layout: Layout
+) -> None:
+    home = tmp_path / "home"
+    lend_images(home, sandbox_layout)
+    first, second = (
+        OciBackend(home, MemoryRegistry(f"{name}-{os.getpid()}"), runtime=kind.partition("-")[2]) for name in "ab"
+    )
+    around = read_cgroups(Places.of(home).cgroup)
+    for backend in (first, second):
+        assert backend.run(spec_of(sandbox_layout.manifest_digest, "true"), tar_of()).exit_code == 0
+    parents = [root / around.parent for root in around.hierarchies]
+    first.close()
+    assert any(parent.is_dir() for parent in parents)
+    second.close()
+    assert not any(parent.is_dir() for parent in parents)

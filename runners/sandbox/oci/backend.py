@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from runners.filelock import Busy, hold
 from runners.sandbox import wrapper
 from runners.sandbox.backend import (
     Evidence,
@@ -29,6 +30,8 @@ from runners.sandbox.oci.run import Host, Run
 from runners.sandbox.oci.runtime import find_runtime
 from runners.sandbox.oci.selftest import SelfTest, self_test
 from runners.sandbox.spec import EngineFacts, SandboxPlace, SandboxResult, SandboxSpec
+
+_BUSY_SECONDS = 10.0
 
 
 class OciBackend:
@@ -52,6 +55,8 @@ class OciBackend:
         self._owner = check_owner(owner)
         self._places = Places.of(home)
         self._places.prepare()
+        self._used = ExitStack()
+        self._used.enter_context(hold(self._places.users, shared=True, timeout_seconds=_BUSY_SECONDS))
         self._images = Images(self._places.images)
         self._cgroups = read_cgroups(self._places.cgroup)
         found = find_runtime(runtime)
@@ -176,6 +181,11 @@ class OciBackend:
         """Run one sandbox that needs no image, and look at it. Raises Unfit with what is wrong here."""
         return self_test(self._host, limits_swap=self._limits_swap, other_cgroups=self._other_cgroups)
 
+    @property
+    def launcher_pid(self) -> int | None:
+        """The process that starts runtimes, once there is one."""
+        return self._host.launcher.pid
+
     def facts(self) -> EngineFacts:
         """See `Backend.facts`."""
         return self._host.facts
@@ -187,6 +197,10 @@ class OciBackend:
     def close(self) -> None:
         """See `Backend.close`."""
         self._host.launcher.close()
+        self._used.close()
+        # Who starts sandboxes here holds this too. The last one out takes the cgroup away that was around all of them.
+        with suppress(Busy), hold(self._places.users):
+            self._cgroups.remove_parent()
 
     def _state(self, labels: Labels) -> str:
         if self._cgroups.processes(labels.name):

@@ -91,6 +91,11 @@ class Places:
         return self.folder / "scratch"
 
     @property
+    def users(self) -> Path:
+        """A file that is held by everybody who may start sandboxes here."""
+        return self.folder / "users"
+
+    @property
     def cgroup(self) -> str:
         """The name of the cgroup that holds every sandbox's."""
         return f"patchyard-oci-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:10]}"
