@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ledger.errors import Temporary, Unfit
+from patchyard.local.engine_runtimes import engine_runtimes
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 HOST_VARIABLES = ("PATCHYARD_DOCKER_HOST", "DOCKER_HOST")
@@ -131,7 +133,8 @@ class PrivateEngine:
             folder.mkdir(mode=0o711, parents=True, exist_ok=True)
         if self._link != self.run and not self._link.is_symlink():
             self._link.symlink_to(self.run)
-        (self.folder / "engine.json").write_text("{}")  # or the settings of the system's engine would be read
+        # Without this file the settings of the system's engine would be read.
+        (self.folder / "engine.json").write_text(json.dumps({"runtimes": engine_runtimes(self.folder)}))
         if self.pid() is None:
             self.pid_file.unlink(missing_ok=True)
 

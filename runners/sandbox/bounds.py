@@ -34,6 +34,16 @@ def file_system(size_bytes: int, *, mode: str) -> FileSystem:
     return FileSystem(size_bytes=size_bytes, inodes=max(64, size_bytes // BYTES_PER_INODE), mode=mode)
 
 
+OWN_KERNEL_PROCESSES = 256
+"""What a runtime with a kernel of its own is granted beside its sandbox's processes: that kernel's threads are counted
+with them, and it ends when it can have no more."""
+
+
+def process_limit(limits: Limits, *, own_kernel: bool) -> int:
+    """How many processes this machine's kernel lets a sandbox have."""
+    return limits.pids + (OWN_KERNEL_PROCESSES if own_kernel else 0)
+
+
 def shared_memory_bytes(limits: Limits) -> int:
     """The size of /dev/shm."""
     return min(SHARED_MEMORY_BYTES, limits.tmp_bytes)

@@ -11,6 +11,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import requests
 from docker import APIClient
@@ -59,7 +60,6 @@ class Connections:
         """What the engine says of itself and of the machine below it."""
         with self.client() as client:
             version, machine = client.version(), client.info()
-        components = {part["Name"]: part["Version"] for part in version.get("Components") or ()}
         name = runtime or machine["DefaultRuntime"]
         if name not in machine["Runtimes"]:
             raise BadInput(
@@ -72,7 +72,7 @@ class Connections:
             host=self.host,
             version=version["Version"],
             runtime=name,
-            runtime_version=str(components.get(name, "")),
+            runtime_version=self._runtime_version(name, _parts(version), machine),
             kernel=machine["KernelVersion"],
             architecture=machine["Architecture"],
             cgroup_version=int(machine.get("CgroupVersion") or 1),
@@ -84,15 +84,18 @@ class Connections:
         on this machine."""
         with self.client() as client:
             version, machine = client.version(), client.info()
-        parts = {part["Name"]: str(part["Version"]) for part in version.get("Components") or ()}
+        parts = _parts(version)
         name = runtime or machine["DefaultRuntime"]
-        kind = kind_of(name)
-        found = parts.get(kind, "")
+        found = self._runtime_version(name, parts, machine)
+        return {"docker": version["Version"], "containerd": parts.get("containerd", ""), kind_of(name): found}
+
+    def _runtime_version(self, name: str, parts: dict[str, str], machine: dict[str, Any]) -> str:
+        found = parts.get(kind_of(name), "")
         path = shutil.which(machine["Runtimes"].get(name, {}).get("path") or name)
         if not found and path is not None and self.host.startswith("unix://"):
             with suppress(Unfit):
                 found = version_of(path)
-        return {"docker": version["Version"], "containerd": parts.get("containerd", ""), kind: found}
+        return found
 
     def _take(self) -> APIClient:
         try:
@@ -123,3 +126,8 @@ class Connections:
             raise SandboxBroken(f"the engine at {self.host} refused: {refused.explanation}") from refused
         except (requests.RequestException, DockerException, ConnectionError, TimeoutError, FileNotFoundError) as lost:
             raise EngineUnavailable(f"the engine at {self.host} does not answer ({type(lost).__name__})") from lost
+
+
+def _parts(version: dict[str, Any]) -> dict[str, str]:
+    """The versions of an engine's parts, by their names."""
+    return {part["Name"]: str(part["Version"]) for part in version.get("Components") or ()}

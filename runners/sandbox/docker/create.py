@@ -15,7 +15,17 @@ from typing import Any
 from ledger.records.base import Record
 from policy.ceilings import KIB, Limits
 from runners.sandbox import seccomp, wrapper
-from runners.sandbox.bounds import GID, HOSTNAME, UID, file_system, file_systems, resource_limits, shared_memory_bytes
+from runners.sandbox.bounds import (
+    GID,
+    HOSTNAME,
+    UID,
+    file_system,
+    file_systems,
+    process_limit,
+    resource_limits,
+    shared_memory_bytes,
+)
+from runners.sandbox.oci.runtime import has_own_kernel
 from runners.sandbox.spec import EngineFacts, SandboxPlace
 
 LABEL_SANDBOX, LABEL_JOB = "patchyard.sandbox", "patchyard.job"
@@ -86,7 +96,7 @@ def _host_config(limits: Limits, volumes: Iterable[str], engine: EngineFacts, ru
         "MemorySwap": limits.memory_bytes,
         "OomKillDisable": False,
         "NanoCpus": round(limits.cpus * 1_000_000_000),
-        "PidsLimit": limits.pids,
+        "PidsLimit": process_limit(limits, own_kernel=has_own_kernel(engine.runtime)),
         "ShmSize": shared_memory_bytes(limits),
         "Ulimits": _ulimits(limits),
         "Tmpfs": _file_systems(limits, volumes),

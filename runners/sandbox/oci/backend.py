@@ -27,7 +27,7 @@ from runners.sandbox.oci.inspect import points
 from runners.sandbox.oci.launcher import Launcher
 from runners.sandbox.oci.places import Labels, Places, check_owner
 from runners.sandbox.oci.run import Host, Run
-from runners.sandbox.oci.runtime import find_runtime
+from runners.sandbox.oci.runtime import find_runtime, has_own_kernel
 from runners.sandbox.oci.selftest import SelfTest, self_test
 from runners.sandbox.spec import EngineFacts, SandboxPlace, SandboxResult, SandboxSpec
 
@@ -217,4 +217,5 @@ class OciBackend:
         if image.lacks:
             raise ImageUnavailable(f"the image cannot serve as a sandbox, it needs {', '.join(image.lacks)}")
         root, architecture = str(self._images.root(image)), self._host.facts.architecture
-        return Ground(root, architecture, self._limits_swap, self._other_cgroups)
+        own_kernel = has_own_kernel(self._host.runtime.name)
+        return Ground(root, architecture, self._limits_swap, self._other_cgroups, own_kernel=own_kernel)

@@ -17,7 +17,15 @@ from typing import Any
 
 from policy.ceilings import KIB, Limits
 from runners.sandbox import seccomp, wrapper
-from runners.sandbox.bounds import GID, HOSTNAME, UID, file_systems, resource_limits, shared_memory_bytes
+from runners.sandbox.bounds import (
+    GID,
+    HOSTNAME,
+    UID,
+    file_systems,
+    process_limit,
+    resource_limits,
+    shared_memory_bytes,
+)
 
 CPU_PERIOD_MICROSECONDS = 100_000
 NO_CAPABILITIES: dict[str, list[str]] = {
@@ -38,13 +46,14 @@ class Ground:
     """What a sandbox stands on: its root file system, and the machine's facts that its bounds depend on.
     `other_cgroups` are hierarchies to be hidden from it, None where there is but one, or the runtime shows none of this
     machine's. `binds` are folders of this machine to be seen in it, read-only: none in a sandbox that runs others'
-    code."""
+    code. `own_kernel` says that the runtime puts a kernel of its own in between."""
 
     root: str
     architecture: str
     limits_swap: bool
     other_cgroups: tuple[str, ...] | None
     binds: tuple[str, ...] = ()
+    own_kernel: bool = False
 
 
 def config(ground: Ground, limits: Limits, arguments: list[str], cgroup: str) -> str:
@@ -65,7 +74,7 @@ def _template(ground: Ground, limits: Limits) -> str:
             "linux": {
                 "namespaces": [{"type": kind} for kind in NAMESPACES],
                 "cgroupsPath": _CGROUP,
-                "resources": _resources(limits, limits_swap=ground.limits_swap),
+                "resources": _resources(ground, limits),
                 "rootfsPropagation": "private",
                 "seccomp": seccomp.profile(ground.architecture),
                 "maskedPaths": [*MASKED_PATHS, *(ground.other_cgroups or ())],
@@ -123,14 +132,14 @@ def _bind(folder: str) -> dict[str, Any]:
     return {"destination": folder, "type": "bind", "source": folder, "options": ["bind", "ro", "nosuid", "nodev"]}
 
 
-def _resources(limits: Limits, *, limits_swap: bool) -> dict[str, Any]:
+def _resources(ground: Ground, limits: Limits) -> dict[str, Any]:
     """A runtime takes `swap` for memory and swap together, as Docker does: equal to the limit it means none."""
     memory: dict[str, Any] = {"limit": limits.memory_bytes, "disableOOMKiller": False}
-    if limits_swap:
+    if ground.limits_swap:
         memory["swap"] = limits.memory_bytes
     return {
         "devices": [{"allow": False, "access": "rwm"}],
         "memory": memory,
         "cpu": {"quota": round(limits.cpus * CPU_PERIOD_MICROSECONDS), "period": CPU_PERIOD_MICROSECONDS},
-        "pids": {"limit": limits.pids},
+        "pids": {"limit": process_limit(limits, own_kernel=ground.own_kernel)},
     }

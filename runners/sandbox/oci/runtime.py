@@ -88,6 +88,11 @@ def kind_of(name: str) -> str:
     return next((known for known in ("crun", "runc", *_OPTIONS) if known in name), name)
 
 
+def has_own_kernel(name: str) -> bool:
+    """Whether what a runtime of this name starts sees another kernel than this machine's."""
+    return kind_of(name) in _OPTIONS
+
+
 def _program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_FOLDERS}")
 
