@@ -3,12 +3,12 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 
-.PHONY: demo test chaos check bench lock clean
+.PHONY: demo test sandbox-matrix chaos check bench lock clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help: ## What can be made here
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1	\2/' | expand -t 16
 
 $(VENV)/.runtime: requirements.txt pyproject.toml .ci/prepare
 	@.ci/prepare python requirements.txt && touch $@
@@ -25,6 +25,10 @@ demo: $(VENV)/.runtime ## Runs examples/batch.yaml end to end, prints the result
 test: $(VENV)/.dev ## Runs the whole test suite on real servers and containers
 	@.ci/prepare system
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+sandbox-matrix: $(VENV)/.dev ## Every test of a sandbox on docker and oci, each with runc, crun and runsc, where they are installed
+	@.ci/prepare system
+	@PATCHYARD_TEST_MATRIX=1 $(PYTHON) -m pytest tests/sandbox $(PYTEST_ARGS)
 
 chaos: $(VENV)/.dev ## Kills, stops and cuts off what it runs, at every crash point: minutes, and not part of make test
 	@.ci/prepare system

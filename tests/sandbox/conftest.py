@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from docker import APIClient
 
 from images.oci_layout import Layout
 from runners.sandbox.backend import Backend
 from tests.fixtures.engine import MemoryRegistry
-from tests.sandbox.kinds import KINDS, connect
+from tests.sandbox.kinds import KINDS, OWN_KERNEL, WHOLE, connect
 
 _numbers = itertools.count(1)
 
@@ -25,18 +26,53 @@ _numbers = itertools.count(1)
 def kind(request: pytest.FixtureRequest) -> str:
     """The backend, and its runtime."""
     backend, _, runtime = str(request.param).partition("-")
-    if backend == "oci":
-        if os.geteuid() != 0:
-            pytest.skip("the oci backend needs root")
-        if shutil.which(runtime) is None:
-            pytest.skip(f"{runtime} is not installed")
+    if backend == "oci" and os.geteuid() != 0:
+        pytest.skip("the oci backend needs root")
+    if runtime and shutil.which(runtime) is None:
+        pytest.skip(f"{runtime} is not installed")
+    if backend == "docker" and runtime and runtime not in _runtimes(request.getfixturevalue("engine_host")):
+        pytest.skip(f"the engine does not know {runtime}")
     return str(request.param)
+
+
+def _runtimes(host: str) -> set[str]:
+    client = APIClient(base_url=host)
+    try:
+        return set(client.info()["Runtimes"])
+    finally:
+        client.close()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "every_runtime: runs on every kind of sandbox, also without the whole matrix")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only the whole matrix runs."""
+    if os.environ.get("PATCHYARD_TEST_MATRIX"):
+        return
+    extra = [item for item in items if _is_of_the_matrix_only(item)]
+    if extra:
+        config.hook.pytest_deselected(items=extra)
+        items[:] = [item for item in items if item not in extra]
+
+
+def _is_of_the_matrix_only(item: pytest.Item) -> bool:
+    kind = item.callspec.params.get("kind") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    return kind in KINDS and kind not in WHOLE and item.get_closest_marker("every_runtime") is None
+
+
+@pytest.fixture(scope="session")
+def own_kernel(kind: str) -> bool:
+    """Whether a sandbox of this kind sees gVisor's kernel. What differs there is stated by the tests: it keeps whatever
+    runs in it from this machine's kernel, and lets it do more to itself."""
+    return kind in OWN_KERNEL
 
 
 @pytest.fixture(scope="session")
 def where(kind: str, request: pytest.FixtureRequest) -> str:
     """Where a backend of this kind has its sandboxes: an engine's address, or a PATCHYARD_HOME."""
-    return str(request.getfixturevalue("engine_host" if kind == "docker" else "oci_home"))
+    return str(request.getfixturevalue("engine_host" if kind.startswith("docker") else "oci_home"))
 
 
 @pytest.fixture(scope="session")

@@ -121,6 +121,7 @@ def test_what_a_killed_worker_leaves_is_found_and_proved_dead(workers: Workers, 
     assert prove_death(workers.backend, STEP) == []
 
 
+@pytest.mark.every_runtime
 def test_a_command_that_runs_on_is_killed_and_proved_dead(workers: Workers) -> None:
     workers.killed_at_work()
     (proof,) = prove_death(workers.backend, STEP)

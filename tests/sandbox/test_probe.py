@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from runners.sandbox.backend import RECORDED, Backend, FoundSandbox, ImageUnavailable
+from runners.sandbox.backend import RECORDED, Backend, FoundSandbox, ImageUnavailable, SandboxLost
 from runners.sandbox.probe import Errand, ProbeStopped, probe, subject_of
 from runners.sandbox.probe.force import ATTACKS
 from runners.sandbox.probe.outside import CHECKS as OF_KERNEL
@@ -18,7 +18,25 @@ from runners.sandbox.probe.prober import INSIDE
 pytestmark = pytest.mark.engine
 
 
-def test_a_sandbox_keeps_every_promise(backend: Backend, sandbox_image: str) -> None:
+NOT_IN_GVISOR = {"identity.no_new_privileges", "calls.filtered", "processes.first_out_of_reach", "limits.processes"}
+"""What the gVisor of Debian 12 does not show or does not do: its sandboxes are not proved, and run nothing of a job. A
+command there can open what the first process reports through, and end it."""
+
+
+def _refused(backend: Backend, image: str) -> bool:
+    """Whether a probe found what is amiss, or its attacks ended the kernel that it was in."""
+    try:
+        checks = probe(backend, Errand(image, 70, 71, 1))
+    except SandboxLost:
+        return backend.find() == []
+    return {check.name for check in checks if not check.ok} >= NOT_IN_GVISOR and backend.find() == []
+
+
+@pytest.mark.every_runtime
+def test_a_sandbox_keeps_every_promise(backend: Backend, sandbox_image: str, own_kernel: bool) -> None:
+    if own_kernel:
+        assert _refused(backend, sandbox_image)
+        return
     checks = probe(backend, Errand(sandbox_image, 70, 71, 1))
     assert [(check.name, check.evidence) for check in checks if not check.ok] == []
     names = {check.name for check in checks}
@@ -47,7 +65,7 @@ def test_an_image_that_is_not_there_says_nothing_of_isolation(backend: Backend) 
 
 
 def test_a_sandbox_that_cannot_be_found_from_outside_has_failed(
-    make_backend: Callable[..., Backend], sandbox_image: str, monkeypatch: pytest.MonkeyPatch
+    make_backend: Callable[..., Backend], sandbox_image: str, own_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from runners.sandbox.probe import prober
 
@@ -59,7 +77,7 @@ def test_a_sandbox_that_cannot_be_found_from_outside_has_failed(
     wrong = {check.name for check in checks if not check.ok}
     assert {name for name in wrong if name.startswith("record.")} == {f"record.{point}" for point in RECORDED}
     assert not any(check.name.startswith("kernel.") for check in checks)
-    assert wrong == {name for name in wrong if name.startswith("record.")}
+    assert own_kernel or wrong == {name for name in wrong if name.startswith("record.")}
 
 
 def test_backends_runtimes_and_images_are_different_subjects(backend: Backend, sandbox_image: str) -> None:
