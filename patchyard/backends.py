@@ -169,10 +169,20 @@ def _asked_for(home: Path, runtime: str | None) -> Chosen:
     raise tried[0].error
 
 
+def _why_root() -> str:
+    """What a user who is not root would have to have, to be bounded by the same limits."""
+    from runners.sandbox.oci.rootless import lacking
+
+    missing = lacking(os.geteuid())
+    if not missing:
+        return ", which alone they are tried with"
+    return f": their limits of memory, processes and processors could not be enforced without {'; '.join(missing)}"
+
+
 def _without_engine(home: Path, wanted: str | None, why: str, refuted: Mapping[str, str]) -> Iterator[Chosen | Tried]:
     """The OCI runtimes, the fastest first: chosen where a sandbox by it passes, else with what is wrong."""
     if os.geteuid() != 0:
-        unfit = Unfit("sandboxes without an engine need root", remedy=f"{REMEDY}, and run as root")
+        unfit = Unfit(f"sandboxes without an engine need root{_why_root()}", remedy=f"{REMEDY}, and run as root")
         yield Tried("oci", unfit)
         return
     from runners.sandbox.oci import OciBackend

@@ -99,8 +99,9 @@ class Cgroups:
 
     def _read(self, name: str, file: str) -> str:
         controller, _, last = file.rpartition("/")
+        root = self.hierarchies[0] if self.version == 2 else ROOT
         try:
-            return " ".join((ROOT / controller / self.parent / name / last).read_text().split())
+            return " ".join((root / controller / self.parent / name / last).read_text().split())
         except OSError:
             return ""
 
