@@ -2,23 +2,23 @@
 
     python -m bench.endurance
 
-Counted before and after, on this machine and in the engine: containers, volumes, mounts, cgroups, processes; memory and
-open files of this process (which is what a worker is), of the process that starts OCI runtimes, and of the engine and
-its containerd. The first runs are not counted, since programs fill caches. Results go to `bench/results/endurance.json`
-and `endurance.md`; exit status 1 when something is left or has grown.
+Counted before and after: containers, volumes, mounts, cgroups and processes of the engine and of this process; memory
+and open files of this process (which is what a worker is), of the process that starts OCI runtimes, and of the engine
+and its containerd. The first runs are not counted, since programs fill caches. Results go to `endurance.json` and
+`endurance.md` in `bench/results`; exit status 1 when something is left or has grown.
 """
 
 from __future__ import annotations
 
 import gc
 import json
-import os
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,10 +31,12 @@ from bench import machine
 from bench.sandbox import IMAGE, NO_FILES, RESULTS, Counting, engine_at_hand, say
 from images.oci_layout import Layout, read_layout
 from patchyard.image_shelf import build_missing, layout_of, locked_images
+from patchyard.local.engine import private_engine
 from patchyard.settings import load_settings
 from runners.sandbox.backend import Backend
 from runners.sandbox.docker import DockerBackend
 from runners.sandbox.oci import OciBackend
+from runners.sandbox.oci.places import Places
 from runners.sandbox.oci.runtime import installed
 from runners.sandbox.orders import Changes
 from runners.sandbox.spec import SandboxPlace, SandboxSpec
@@ -46,21 +48,49 @@ GROWTH_BYTES = 8 << 20
 WATCHED = ("dockerd", "containerd")
 
 
-def counted(host: str) -> dict[str, int]:
-    """What there is of that which sandboxes are made of."""
-    client = docker.APIClient(base_url=host)
-    try:
-        containers, volumes = client.containers(all=True), client.volumes()["Volumes"] or []
-    finally:
+@dataclass(frozen=True)
+class Ground:
+    """Where sandboxes leave what they leave: an engine, and the home of those without one."""
+
+    host: str
+    root: str
+    cgroups: tuple[str, ...]
+    home: Path
+
+    @classmethod
+    def of(cls, host: str, home: Path) -> Ground:
+        client = docker.APIClient(base_url=host)
+        root = str(client.info()["DockerRootDir"])
         client.close()
-    cgroups = sum(len(folders) for _, folders, _ in os.walk("/sys/fs/cgroup"))
-    return {
-        "containers": len(containers),
-        "volumes": len(volumes),
-        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
-        "cgroups": cgroups,
-        "processes": sum(1 for one in psutil.process_iter() if one.ppid() != 2),
-    }
+        own = private_engine(Path(root).parent)
+        engine_cgroup = own.cgroup if own.host == host else "docker"
+        return cls(host, root, (engine_cgroup, Places.of(home).cgroup), home)
+
+    def counted(self) -> dict[str, int]:
+        """What there is of that which sandboxes are made of."""
+        client = docker.APIClient(base_url=self.host)
+        try:
+            containers, volumes = client.containers(all=True), client.volumes()["Volumes"] or []
+        finally:
+            client.close()
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        inside = [folder for name in self.cgroups for folder in Path("/sys/fs/cgroup").glob(f"*/{name}/**/")]
+        return {
+            "containers": len(containers),
+            "volumes": len(volumes),
+            "mounts": sum(1 for line in mounts if self.root in line or str(self.home) in line),
+            "cgroups": len(inside),
+            "processes": len({one.pid for one in [*psutil.Process().children(recursive=True), *self._shims()]}),
+        }
+
+    def _shims(self) -> list[psutil.Process]:
+        mine = str(Path(self.root).parent)
+        found = []
+        for one in psutil.process_iter():
+            with suppress(psutil.Error):
+                if any(mine in word for word in one.cmdline()):
+                    found.append(one)
+        return found
 
 
 def grown(names: dict[str, psutil.Process]) -> dict[str, dict[str, int]]:
@@ -92,28 +122,28 @@ def armed(backend: Backend, image: str) -> Callable[[], None]:
     return once
 
 
-def settled(host: str, before: dict[str, int]) -> dict[str, int]:
+def settled(ground: Ground, before: dict[str, int]) -> dict[str, int]:
     """The counts, once what is on its way out is gone: the kernel and the engine take a moment."""
     until = time.monotonic() + 30
-    while (now := counted(host)) != before and time.monotonic() < until:
+    while (now := ground.counted()) != before and time.monotonic() < until:
         time.sleep(0.5)
     return now
 
 
-def run(name: str, way: Callable[[], None], host: str, runs: int, backend: Backend) -> dict[str, Any]:
+def run(name: str, way: Callable[[], None], ground: Ground, runs: int, backend: Backend) -> dict[str, Any]:
     for _ in range(WARM_UP):
         way()
     time.sleep(1)
     watched = {"worker": psutil.Process()}
-    watched |= {f"{one.name()} {one.pid}": one for one in psutil.process_iter() if one.name() in WATCHED}
+    watched |= {one.name(): one for one in psutil.Process().children(recursive=True) if one.name() in WATCHED}
     if isinstance(backend, OciBackend) and backend.launcher_pid is not None:
         watched["launcher"] = psutil.Process(backend.launcher_pid)
-    before, size_before = counted(host), grown(watched)
+    before, size_before = ground.counted(), grown(watched)
     began = time.monotonic()
     for _ in range(runs):
         way()
     took = time.monotonic() - began
-    after, size_after = settled(host, before), grown(watched)
+    after, size_after = settled(ground, before), grown(watched)
     left = {what: after[what] - before[what] for what in before}
     growth = {who: {what: size_after[who][what] - size for what, size in sizes.items()}
               for who, sizes in size_before.items()}  # fmt: skip
@@ -135,12 +165,13 @@ def measure(home: Path, runs: int) -> dict[str, Any]:
     layout = read_layout(folder)
     with ExitStack() as stack:
         host = stack.enter_context(engine_at_hand())
+        ground = Ground.of(host, home)
         found: dict[str, Any] = {}
         for backend_name, backend in _backends(host, home).items():
             _load(backend, layout)
             for kind, make in (("cold", cold), ("armed", armed)):
                 name = f"{backend_name}, {kind}"
-                found[name] = run(name, make(backend, layout.manifest_digest), host, runs, backend)
+                found[name] = run(name, make(backend, layout.manifest_digest), ground, runs, backend)
             backend.close()
         facts = machine.facts(host)
     return {"measured_at": datetime.now(UTC).isoformat(timespec="seconds"), "machine": facts, "ways": found}
