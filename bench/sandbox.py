@@ -303,8 +303,8 @@ def table(seen: dict[str, Any]) -> str:
         f"cgroup {told['cgroup']}, {told['distribution']}, {told['idle_share_before']:.0%} idle before.",
         "",
         f"The time around a `true`, {seen['rounds']} rounds of {seen['count']}; ours with all bounds, files, report, "
-        "removal and the proof of death, the others held by the same bounds. Of those that were armed, the command is all "
-        "that is counted, to the proof that its processes are dead; not what was started ahead.",
+        "removal and the proof of death, the others held by the same bounds. Of those that were armed, the command is "
+        "all that is counted, to the proof that its processes are dead; not what was started ahead.",
         "",
         "| | " + " | ".join(f"{at} at once: ms p50, p95, a second" for at in AT_ONCE) + " |",
         "|---|" + "---|" * len(AT_ONCE),
