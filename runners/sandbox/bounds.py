@@ -10,6 +10,7 @@ UID = GID = 65532
 HOSTNAME = "sandbox"
 SHARED_MEMORY_BYTES = 64 * MIB
 BYTES_PER_INODE = 4 * KIB
+READ_ONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 TMP = "/tmp"  # noqa: S108  (a path inside the sandbox)
 
 

@@ -42,6 +42,11 @@ armed.fire(spec, Changes(), None)
 """
 
 
+WAITER = ARMER.replace("print('ready', flush=True)\n", "").replace(
+    "spec =", "print('ready', flush=True); time.sleep(60); spec ="
+)
+
+
 def place_of(image: str, **fields: Any) -> SandboxPlace:
     """A place like that of `spec_of`, whose sandbox waits."""
     plain = {"job_id": 70, "step_id": STEP, "fence": 1, "armed_seconds": 60.0}
@@ -212,7 +217,7 @@ def test_one_whose_worker_is_stopped_ends_when_it_has_waited_too_long(
     armers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody closes its input, and nobody sees its end: the time that it may wait for is what ends it."""
-    monkeypatch.setattr("tests.sandbox.test_death.WORKER", ARMER.replace("spec =", "time.sleep(60); spec ="))
+    monkeypatch.setattr("tests.sandbox.test_death.WORKER", WAITER)
     worker = armers.start(seconds=3)
     try:
         while [found.state for found in armers.backend.find()] != ["running"]:

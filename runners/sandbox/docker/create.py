@@ -18,6 +18,7 @@ from runners.sandbox import seccomp, wrapper
 from runners.sandbox.bounds import (
     GID,
     HOSTNAME,
+    READ_ONLY_PATHS,
     UID,
     file_system,
     file_systems,
@@ -25,12 +26,19 @@ from runners.sandbox.bounds import (
     resource_limits,
     shared_memory_bytes,
 )
-from runners.sandbox.oci.runtime import has_own_kernel
+from runners.sandbox.oci.runtime import has_own_kernel, kind_of
 from runners.sandbox.spec import EngineFacts, SandboxPlace
 
 LABEL_SANDBOX, LABEL_JOB = "patchyard.sandbox", "patchyard.job"
 LABEL_STEP, LABEL_FENCE = "patchyard.step", "patchyard.fence"
 LABEL_OWNER = "patchyard.owner"
+
+CGROUPS = "/sys/fs/cgroup"
+CONTROLLERS = (
+    "blkio", "cpu", "cpuacct", "cpu,cpuacct", "cpuset", "devices", "freezer", "hugetlb", "memory", "misc", "net_cls",
+    "net_cls,net_prio", "net_prio", "perf_event", "pids", "rdma", "systemd", "unified",
+)  # fmt: skip
+"""What the folders of version 1 are called. A runtime leaves out what is not there."""
 
 
 class LocalImage(Record):
@@ -104,8 +112,16 @@ def _host_config(limits: Limits, volumes: Iterable[str], engine: EngineFacts, ru
         "LogConfig": {"Type": "none"},
         "RestartPolicy": {"Name": "no"},
         "AutoRemove": False,
+        **_sealed_cgroups(engine),
         **({"Runtime": runtime} if runtime else {}),
     }
+
+
+def _sealed_cgroups(engine: EngineFacts) -> dict[str, Any]:
+    """Where version 1 has a folder for each controller, they are in a tmpfs, and crun lets everybody write in it."""
+    if engine.cgroup_version != 1 or kind_of(engine.runtime) != "crun":
+        return {}
+    return {"ReadonlyPaths": [*READ_ONLY_PATHS, CGROUPS, *(f"{CGROUPS}/{name}" for name in CONTROLLERS)]}
 
 
 def _environment(of_image: Iterable[str]) -> list[str]:

@@ -20,6 +20,7 @@ from runners.sandbox import seccomp, wrapper
 from runners.sandbox.bounds import (
     GID,
     HOSTNAME,
+    READ_ONLY_PATHS,
     UID,
     file_systems,
     process_limit,
@@ -37,7 +38,6 @@ MASKED_PATHS = (
     "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap",
     "/sys/firmware",
 )  # fmt: skip
-READ_ONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 _ARGUMENTS, _CGROUP = "@arguments@", "@cgroup@"
 
 
