@@ -156,9 +156,7 @@ class Unpacking:
         if name in self._now.names:
             raise ImageUnavailable(f"the image has {member.name!r} twice in one layer")
         if name in self._implied:
-            raise ImageUnavailable(
-                f"the image has files in {member.name!r}, which is no folder in a lower layer"
-            )
+            raise ImageUnavailable(f"the image has files in {member.name!r}, which is no folder in a lower layer")
         return False
 
     def _place(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> None:
