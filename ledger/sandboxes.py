@@ -46,7 +46,7 @@ def register_sandbox(
 ) -> None:
     """Writes down a sandbox that is about to be created. After an error do not create it.
 
-    With `armed_seconds` it is to wait for a command, for so long at most, and outlives its step.
+    With `armed_seconds` it is to wait for a command and outlives its step, for so long if nobody renews that.
 
     A job's sandbox needs the probe that allows it, a probe's own does without. LeaseLost if the lease is gone,
     IsolationUnverified if there is no such probe, or if it failed, ran out, or was followed by one that failed.
@@ -70,9 +70,10 @@ def bind_sandbox(db: Database, name: str, *, step_id: int, fence: int) -> bool:
     return bool(db.run("bind_sandbox", step=step_id, fence=fence, name=name)[0]["bound"])
 
 
-def needless_sandboxes(db: Database, names: Sequence[str]) -> set[str]:
-    """Those of the named that wait for a command of a job that has ended, or is to be."""
-    return {row["name"] for row in db.run("needless_sandboxes", names=list(names))}
+def renew_armed(db: Database, names: Sequence[str], lease_seconds: float) -> set[str]:
+    """Keeps the named waiting for so long again; those that are given up come back: their job has ended or is to, they
+    were not renewed in time, or somebody took them away."""
+    return {row["name"] for row in db.run("renew_armed", names=list(names), duration=lease_seconds)}
 
 
 def mark_sandbox(db: Database, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from celery.worker import state
 from ledger.connect import Database
 from ledger.objects import get_object
 from ledger.records.step import Claim, Queue, StepKind
-from ledger.sandboxes import needless_sandboxes
+from ledger.sandboxes import renew_armed
 from ledger.stored import live_images
 from patchyard.backends import Chosen, address_of, connect, name_in_ledger
 from patchyard.bell import Bell
@@ -46,7 +46,7 @@ from runners.act import act
 from runners.effects.credentials import Credentials
 from runners.isolation import Isolation
 from runners.publish import publish
-from runners.registry import LedgerRegistry
+from runners.registry import ARMED_LEASE_SECONDS, LedgerRegistry
 from runners.runner import Runner
 from runners.sandbox.armoury import Armoury
 from runners.sandbox.backend import Backend
@@ -188,7 +188,7 @@ def _armoury(settings: Settings, chosen: Chosen, db: Database, backend: Backend,
         slots = settings.sandbox_slots if chosen.backend == "docker" else 0
     if slots == 0:
         return None
-    armoury = Armoury(backend, slots, lambda names: needless_sandboxes(db, names))
+    armoury = Armoury(backend, slots, lambda names: renew_armed(db, names, ARMED_LEASE_SECONDS))
     stack.callback(armoury.close)
     return armoury
 

@@ -21,6 +21,7 @@ def arm_next(claim: Claim, runner: Runner, completion: Completion) -> None:
         return
     if completion.end is not None or follows is None or follows.kind not in ("decide", "verify"):
         armoury.forget(claim.job_id)
+        runner.backend.settle()  # before the job ends, nothing is left of any of its sandboxes
         return
     if claim.job.tests is None and claim.job.acceptance is None:
         return

@@ -15,6 +15,9 @@ from ledger.sandboxes import bind_sandbox, live_sandboxes, mark_sandbox, registe
 from runners.sandbox.backend import NotArmed, SandboxState
 from runners.sandbox.spec import SandboxPlace, SandboxSpec
 
+ARMED_LEASE_SECONDS = 10.0
+"""How long one that waits is kept when its worker is not heard of."""
+
 
 class LedgerRegistry:
     """The registry for one backend; `engine_host` names its engine among those of all workers."""
@@ -35,7 +38,7 @@ class LedgerRegistry:
             image=place.image,
             purpose=place.purpose,
             probe_id=place.probe_id,
-            armed_seconds=place.armed_seconds,
+            armed_seconds=None if place.armed_seconds is None else ARMED_LEASE_SECONDS,
         )
         return name
 

@@ -23,7 +23,8 @@ class DeathNotProved(Temporary):
 def take_over(claim: Claim, runner: Runner) -> None:
     """Kills and proves the death of what earlier attempts of this step left; for `verify`, of the whole job.
 
-    What waits for its first command since another step has run nothing of the job, and what has `exited` is dead.
+    What has `exited` is dead, and in what waits for its first command nothing of the job has run. It stays if it is
+    ours: it may be what this step is about to use.
 
     Raises DeathNotProved, EngineUnavailable.
     """
@@ -34,9 +35,14 @@ def take_over(claim: Claim, runner: Runner) -> None:
     else:
         return
     for row in left:
-        harmless = row.state == "exited" or (row.waits and row.lease_live)
-        if row.step_id == claim.step_id or not harmless:
+        if row.step_id == claim.step_id or not _is_harmless(runner, row):
             _prove_death(claim, runner, row)
+
+
+def _is_harmless(runner: Runner, row: SandboxRow) -> bool:
+    if not row.waits or not row.lease_live:
+        return row.state == "exited"
+    return row.engine_host != runner.engine_host or (runner.armoury is not None and runner.armoury.has(row.name))
 
 
 def _prove_death(claim: Claim, runner: Runner, row: SandboxRow) -> None:

@@ -39,5 +39,5 @@ SELECT ledger.register_sandbox(
 -- name: bind_sandbox
 SELECT ledger.bind_sandbox(%(step)s, %(fence)s, %(name)s) AS bound
 
--- name: needless_sandboxes
-SELECT name FROM ledger.needless_sandboxes(%(names)s) AS name
+-- name: renew_armed
+SELECT name FROM ledger.renew_armed(%(names)s, make_interval(secs => %(duration)s)) AS name

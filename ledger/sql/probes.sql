@@ -72,8 +72,14 @@ BEGIN
     RETURN true;
 END $$;
 
-CREATE OR REPLACE FUNCTION ledger.needless_sandboxes(names text[]) RETURNS SETOF text LANGUAGE sql STABLE AS $$
--- Those of the named that wait for a command which will not come: their job has ended, or is to.
-    SELECT b.name FROM ledger.sandboxes b JOIN ledger.jobs j ON j.id = b.job_id
-    WHERE b.name = ANY (names) AND (j.finished_at IS NOT NULL OR j.cancel_requested_at IS NOT NULL)
+CREATE OR REPLACE FUNCTION ledger.renew_armed(names text[], duration interval) RETURNS SETOF text
+LANGUAGE sql AS $$
+-- Those of the named that still wait, for a job that needs them, may wait on for `duration`; the others come back.
+    WITH kept AS (
+        UPDATE ledger.sandboxes b SET armed_until = ledger.now() + duration FROM ledger.jobs j
+        WHERE b.name = ANY (names) AND b.armed_until > ledger.now() AND j.id = b.job_id
+          AND b.state IN ('registered', 'created', 'armed') AND j.finished_at IS NULL AND j.cancel_requested_at IS NULL
+        RETURNING b.name
+    )
+    SELECT name FROM unnest(names) AS asked (name) WHERE name NOT IN (SELECT kept.name FROM kept)
 $$;

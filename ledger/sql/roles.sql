@@ -41,7 +41,7 @@ BEGIN
     FOREACH entry IN ARRAY ARRAY[
         'lease_step', 'hold', 'refuse_claim', 'renew_leases', 'complete_step', 'give_back', 'held_step', 'append_events',
         'lease_owners', 'forfeit_leases', 'note_unreadable', 'intend', 'register_sandbox', 'bind_sandbox',
-        'needless_sandboxes', 'record_probe', 'expire_step', 'admit', 'offer_ready', 'request_cancel', 'reopen_job',
+        'renew_armed', 'record_probe', 'expire_step', 'admit', 'offer_ready', 'request_cancel', 'reopen_job',
         'resolve_action', 'audit_job'
     ] LOOP
         EXECUTE (SELECT string_agg(format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, pg_temp; '
@@ -98,7 +98,7 @@ SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 REVOKE EXECUTE ON FUNCTION ledger.live_images FROM PUBLIC;
 
-SELECT ledger.grant_to('sandbox', ARRAY['register_sandbox', 'bind_sandbox', 'needless_sandboxes', 'record_probe', 'live_images'],
+SELECT ledger.grant_to('sandbox', ARRAY['register_sandbox', 'bind_sandbox', 'renew_armed', 'record_probe', 'live_images'],
     ARRAY['SELECT, INSERT ON ledger.evidence', 'SELECT, UPDATE (state, evidence, removed_at) ON ledger.sandboxes',
           'SELECT ON ledger.probes']);
 SELECT ledger.grant_to('publish', ARRAY[]::text[], ARRAY['SELECT (id, verdict) ON ledger.jobs',

@@ -25,7 +25,7 @@ from runners.sandbox.spec import SandboxPlace, SandboxSpec
 IDLE_SECONDS = 60.0
 """How long one waits for its command."""
 SPARE_SECONDS = 15.0
-"""How much longer the ledger and the sandbox itself grant: whoever started it is to be the one who ends it."""
+"""How much longer the sandbox itself waits: whoever started it is to be the one who ends it."""
 LOOK_SECONDS = 1.0
 _LEFT_FREE = 0.1
 _MOST_REMEMBERED = 10_000
@@ -55,19 +55,20 @@ def available_bytes() -> int:
 class Armoury:
     """At most `slots` armed sandboxes of one backend, one a job. Safe to use from many threads.
 
-    `needless` tells which of the named sandboxes wait for a job that has ended or is to.
+    `renew` says of the named that they still wait; those that nobody needs any more come back, since their job has
+    ended or is to. It is called every second.
     """
 
     def __init__(
         self,
         backend: Backend,
         slots: int,
-        needless: Callable[[Sequence[str]], set[str]],
+        renew: Callable[[Sequence[str]], set[str]],
         *,
         idle_seconds: float = IDLE_SECONDS,
         memory: Callable[[], int] = available_bytes,
     ) -> None:
-        self._backend, self._slots, self._needless = backend, slots, needless
+        self._backend, self._slots, self._renew = backend, slots, renew
         self._idle_seconds, self._memory = idle_seconds, memory
         self._by_job: dict[int, Ready] = {}
         self._in_vain: dict[int, None] = {}
@@ -110,6 +111,11 @@ class Armoury:
             return None
         return ready
 
+    def has(self, name: str) -> bool:
+        """Whether the sandbox of this name waits here."""
+        with self._lock:
+            return any(ready.sandbox.name == name for ready in self._by_job.values())
+
     def forget(self, job_id: int) -> None:
         """This job needs none any more."""
         with self._lock:
@@ -145,7 +151,7 @@ class Armoury:
             if not waiting:
                 continue
             try:
-                over = self._needless(list(waiting))
+                over = self._renew(list(waiting))
             except PatchyardError:
                 over = set()
             late = {name for name, ready in waiting.items() if time.monotonic() - ready.since > self._idle_seconds}

@@ -155,6 +155,10 @@ class Backend(Protocol):
         """
         ...
 
+    def settle(self) -> None:
+        """Return when whatever was on its way out is gone, as far as it goes: sandboxes that are `exited`."""
+        ...
+
     def has_image(self, digest: str) -> bool:
         """Whether an image of this manifest digest is at hand."""
         ...

@@ -19,7 +19,11 @@ BATCH: tuple[Shape, ...] = (FIX, QUICK, FIX)
 
 MEMBER_OF = {"decide": "decide", "act": "sandbox", "verify": "sandbox", "publish": "publish", "dispatch": "scheduler"}
 _EVERY_STEP = ("claim.after", "complete.before_commit", "complete.after_commit")
-_SANDBOX = tuple(point for point in CRASH_POINTS if point.startswith("sandbox."))
+ARMED_POINTS = ("sandbox.after_arm", "sandbox.after_bind")
+"""Passed when there is time for it, so not by number."""
+NOTHING_ARMED = {"PATCHYARD_ARMED": "0"}
+"""For a process whose passings are numbered."""
+_SANDBOX = tuple(point for point in CRASH_POINTS if point.startswith("sandbox.") and point not in ARMED_POINTS)
 PASSED_BY: Mapping[str, tuple[str, ...]] = {
     "decide": (*_EVERY_STEP, "decide.after_model"),
     "act": (*_EVERY_STEP, "act.before_intent", "act.after_intent", "act.after_effect", *_SANDBOX),
@@ -44,7 +48,7 @@ class Passings:
 def count_passings(yard: Yard) -> Passings:
     """Runs the batch once, with every passing written down."""
     files = {name: yard.folder / f"passings-{name}" for name in set(MEMBER_OF.values())}
-    yard.crew.renew({name: {PASSINGS: str(file)} for name, file in files.items()})
+    yard.crew.renew({name: {PASSINGS: str(file), **NOTHING_ARMED} for name, file in files.items()})
     yard.ends_well(yard.submit(*BATCH, max_parallel=1))
     numbers: dict[tuple[str, str], list[int]] = {}
     for name, file in files.items():

@@ -9,7 +9,7 @@ import pytest
 from ledger.events import read_events
 from ledger.faults import CRASH_POINTS
 from tests.chaos.conftest import EVERYTHING
-from tests.chaos.points import BATCH, MEMBER_OF, PASSED_BY, Passings, Which, count_passings
+from tests.chaos.points import ARMED_POINTS, BATCH, MEMBER_OF, NOTHING_ARMED, PASSED_BY, Passings, Which, count_passings
 from tests.chaos.yard import Yard
 
 pytestmark = pytest.mark.engine
@@ -54,7 +54,7 @@ def test_every_kind_of_step_passes_the_points_that_are_tried_at_least_twice(pass
 
 
 def test_every_crash_point_is_tried_at_least_once() -> None:
-    assert {point for _, point, _ in CHOSEN} == set(CRASH_POINTS)
+    assert {point for _, point, _ in CHOSEN} | set(ARMED_POINTS) == set(CRASH_POINTS)
     assert set(CHOSEN) <= set(MATRIX)
 
 
@@ -65,13 +65,23 @@ def test_a_process_that_dies_at_a_crash_point_changes_nothing(
     member = MEMBER_OF[kind]
     nth = passings.nth(kind, point, which)
     # Every other successor has another name, so that the dead one's leases have to run out.
-    yard.crew.renew({member: {"PATCHYARD_CRASH": f"{point}:{nth}"}}, renamed=nth % 2 == 0)
+    yard.crew.renew({member: {"PATCHYARD_CRASH": f"{point}:{nth}", **NOTHING_ARMED}}, renamed=nth % 2 == 0)
     armed = yard.crew.members[member]
     deaths = len(armed.deaths)
     refs = yard.submit(*BATCH, max_parallel=1)
     yard.ends_well(refs)
     assert armed.deaths[deaths:] == [-signal.SIGKILL]
     assert _kinds_taken_again(yard, refs) == ([] if point in _DIES_BETWEEN_STEPS else [kind])
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("point", ARMED_POINTS)
+def test_a_worker_that_dies_over_an_armed_sandbox_changes_nothing(yard: Yard, point: str, nth: int) -> None:
+    yard.crew.renew({"sandbox": {"PATCHYARD_CRASH": f"{point}:{nth}"}}, renamed=nth > 1)
+    worker = yard.crew.members["sandbox"]
+    deaths = len(worker.deaths)
+    yard.ends_well(yard.submit(*BATCH, max_parallel=1))
+    assert worker.deaths[deaths:] == [-signal.SIGKILL]
 
 
 _DIES_BETWEEN_STEPS = ("complete.after_commit", "dispatch.after_send")

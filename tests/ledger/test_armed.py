@@ -13,7 +13,7 @@ from ledger.probes import record_probe
 from ledger.reads import job_sandboxes
 from ledger.records.probe import Check
 from ledger.records.step import Claim, Completion, NextStep
-from ledger.sandboxes import bind_sandbox, live_sandboxes, mark_sandbox, needless_sandboxes, register_sandbox
+from ledger.sandboxes import bind_sandbox, live_sandboxes, mark_sandbox, register_sandbox, renew_armed
 from ledger.steps import claim_step, complete_step
 from tests.fixtures.clock import move_clock
 from tests.fixtures.probes import IMAGE, good_probe, subject
@@ -105,7 +105,22 @@ def test_those_of_jobs_that_are_over_or_to_be_are_needless(database: Database, c
     for name, claim in (("ended", ended), ("cancelled", cancelled), ("going", going)):
         arm(database, claim, name)
     names = ["ended", "cancelled", "going", "none such"]
-    assert needless_sandboxes(database, names) == set()
+    assert renew_armed(database, names, 60) == {"none such"}
     complete_step(database, ended, Completion(result={}, end="model_error"))
     request_cancel(database, by="me", job_id=cancelled.job_id)
-    assert needless_sandboxes(database, names) == {"ended", "cancelled"}
+    assert renew_armed(database, names, 60) == {"ended", "cancelled", "none such"}
+
+
+def test_one_that_is_renewed_waits_on_and_one_that_was_not_in_time_is_given_up(
+    database: Database, claimed: Claimed
+) -> None:
+    claim = claimed(lease_seconds=3600)
+    for name in ("renewed", "left"):
+        arm(database, claim, name, seconds=10)
+    with move_clock(database, seconds=8):
+        assert renew_armed(database, ["renewed"], 10) == set()
+    with move_clock(database, seconds=12):
+        assert renew_armed(database, ["renewed", "left"], 10) == {"left"}
+        assert not bind(database, claim, "left")
+        assert bind(database, claim, "renewed")
+    assert renew_armed(database, ["renewed"], 10) == {"renewed"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ class DockerBackend:
         self._facts_until = 0.0
         self._images: dict[str, LocalImage] = {}
         self._root: Path | None = None
+        self._removals: set[Future[None]] = set()
         self._removers = ThreadPoolExecutor(_REMOVERS, thread_name_prefix="remove-sandbox")
 
     def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
@@ -81,11 +82,18 @@ class DockerBackend:
         )
         return Run(engine, place, container(place, self._owner, image, facts, self._runtime))
 
+    def settle(self) -> None:
+        """See `Backend.settle`."""
+        wait(set(self._removals))
+
     def _later(self, removal: Callable[[], None]) -> None:
         try:
-            self._removers.submit(removal)
+            begun = self._removers.submit(removal)
         except RuntimeError:  # this backend is being closed
             removal()
+        else:
+            self._removals.add(begun)
+            begun.add_done_callback(self._removals.discard)
 
     def has_image(self, digest: str) -> bool:
         """See `Backend.has_image`."""

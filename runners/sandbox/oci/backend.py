@@ -98,6 +98,9 @@ class OciBackend:
             run.hold(held.pop_all())
             return run
 
+    def settle(self) -> None:
+        """See `Backend.settle`. Nothing is left for later."""
+
     def has_image(self, digest: str) -> bool:
         """See `Backend.has_image`."""
         return self._images.find(digest) is not None

@@ -13,7 +13,7 @@ from ledger.connect import Database
 from ledger.probes import record_probe
 from ledger.reads import SandboxHistory, job_sandboxes
 from ledger.records.probe import Check
-from ledger.sandboxes import live_sandboxes, needless_sandboxes
+from ledger.sandboxes import live_sandboxes, renew_armed
 from patchyard.reaper import reap
 from runners.runner import Runner
 from runners.sandbox.armoury import Armoury
@@ -33,7 +33,7 @@ def arm(engine_runner: Runner, database: Database) -> Iterator[Callable[..., Run
 
     def start(**options: float) -> Runner:
         slots = int(options.pop("slots", 2))
-        about = lambda names: needless_sandboxes(database, names)  # noqa: E731
+        about = lambda names: renew_armed(database, names, 10)  # noqa: E731
         made.append(Armoury(engine_runner.backend, slots, about, **options))  # type: ignore[arg-type]
         return replace(engine_runner, armoury=made[-1])
 
