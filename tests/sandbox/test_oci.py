@@ -3,9 +3,13 @@ changes."""
 
 from __future__ import annotations
 
+import json
 import os
+import selectors
 import signal
+import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +22,7 @@ from images.oci_layout import Layout
 from ledger.errors import BadInput, Unfit
 from policy.ceilings import MIB, Limits
 from runners.sandbox.backend import FoundSandbox, SandboxBroken, SandboxLost
-from runners.sandbox.oci import OciBackend
+from runners.sandbox.oci import OciBackend, launcher_process
 from runners.sandbox.oci.cgroups import read_cgroups
 from runners.sandbox.oci.places import Labels, Places
 from runners.sandbox.oci.removal import remove_all
@@ -223,3 +227,24 @@ def test_the_last_one_out_takes_the_cgroup_of_all_sandboxes_away(
     assert any(parent.is_dir() for parent in parents)
     second.close()
     assert not any(parent.is_dir() for parent in parents)
+
+
+def test_a_number_that_comes_again_is_not_taken_for_the_end_of_who_had_it_before() -> None:
+    """The process that starts runtimes remembers how processes ended that it does not know yet."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    first = subprocess.Popen(["sleep", "60"])
+    with ours, theirs, channel, other, tempfile.NamedTemporaryFile("w") as pid_file:
+        launcher = launcher_process.Launcher(theirs, {})
+        pid_file.write(str(first.pid))
+        pid_file.flush()
+        launcher._strays[first.pid] = 0
+        launcher._has_started(launcher_process.Sandbox(other, pid_file.name, runtime=1), 0)
+        assert json.loads(channel.recv(1000)) == {"started": first.pid}
+        assert list(launcher._by_pid) == [first.pid]
+        first.kill()
+        first.wait()
+        launcher._strays[first.pid] = 9
+        launcher._selector.register(other, selectors.EVENT_READ)
+        launcher._has_started(launcher_process.Sandbox(other, pid_file.name, runtime=1), 0)
+        assert [json.loads(channel.recv(1000)) for _ in range(2)] == [{"started": first.pid}, {"ended": 9}]

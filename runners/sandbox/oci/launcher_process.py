@@ -145,7 +145,9 @@ class Launcher:
             # Somebody has removed the sandbox already, and with it whatever ran in it.
             self._end(sandbox, failed="it was removed while it was started")
             return
-        if (ended := self._strays.pop(sandbox.first, None)) is not None:
+        ended = self._strays.pop(sandbox.first, None)
+        # Numbers come again: a stray of long ago may have had the one that this sandbox's first process has now.
+        if ended is not None and not _is_child(sandbox.first):
             _say(sandbox.channel, started=sandbox.first)
             self._end(sandbox, ended=ended)
             return
@@ -184,6 +186,15 @@ def _start(argv: list[str], executable: str | None, streams: list[int]) -> int:
     )
     process.returncode = 0  # so that Popen leaves the waiting to us
     return process.pid
+
+
+def _is_child(pid: int) -> bool:
+    """Whether this process has a child of that number, alive or not yet waited for."""
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _say(channel: socket.socket, **what: int | str) -> None:

@@ -111,7 +111,8 @@ class Run:
         self._began = self._lap = time.monotonic()
         self._took = {}
         try:
-            self._channel.receive()
+            if self._channel.status is None:
+                self._channel.receive()
             if self._channel.status is not None:
                 raise NotArmed("the sandbox has ended while it waited")
             self._host.registry.bind(self.name, spec)
