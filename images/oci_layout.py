@@ -31,6 +31,8 @@ INDEX_TYPES = (
 )
 MANIFEST_TYPES = (MANIFEST_TYPE, "application/vnd.docker.distribution.manifest.v2+json")
 TITLE = "org.opencontainers.image.title"
+ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""Go's names, which images use, and the kernel's."""
 CHUNK_BYTES = 1 << 20
 LOCALHOST_LABEL = "patchyard.localhost"
 """On an image that knows localhost without an /etc/hosts (libnss-myhostname): a sandbox of it needs no network files
@@ -153,7 +155,8 @@ def resolve_manifest(digest: str, read: Callable[[str], bytes]) -> dict[str, Any
 
 def this_architecture() -> str:
     """Go's name for this machine's architecture, which images use."""
-    return {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+    kernels = os.uname().machine
+    return next((ours for ours, theirs in ARCHITECTURES.items() if theirs == kernels), kernels)
 
 
 def blob_path(folder: Path, digest: str) -> Path:

@@ -12,7 +12,9 @@ from typing import Any
 from docker import APIClient
 from docker.errors import NotFound
 
-from images.oci_layout import engine_archive, read_layout
+from images.oci_layout import ARCHITECTURES, engine_archive, read_layout
+from ledger.errors import DiskFull
+from runners.disk import says_full
 from runners.sandbox.backend import Evidence, FoundSandbox, ImageUnavailable, Inspection, Registry, StoredImage
 from runners.sandbox.docker.connection import Connections
 from runners.sandbox.docker.create import (
@@ -106,6 +108,8 @@ class DockerBackend:
         with self._connections.client() as client:
             for line in client.load_image(engine_archive(image)):  # type: ignore[no-untyped-call]
                 if "error" in line:
+                    if says_full(line["error"]):
+                        raise DiskFull(f"the engine could not load {image.name}: {line['error']}")
                     raise ImageUnavailable(f"the engine could not load {image.name}: {line['error']}")
             loaded = find_image(client, image.manifest_digest)
         if loaded is None or loaded.id not in (image.config_digest, image.manifest_digest):
@@ -199,6 +203,9 @@ class DockerBackend:
             raise ImageUnavailable(f"the engine does not have the image {spec.image}")
         if spec.image_config is not None and found.id not in (spec.image_config, spec.image):
             raise ImageUnavailable(f"the engine has something else under {spec.image}")
+        ours = self.facts().architecture
+        if found.architecture and ARCHITECTURES.get(found.architecture, found.architecture) != ours:
+            raise ImageUnavailable(f"the image {spec.image} is for {found.architecture}, and the engine runs on {ours}")
         self._images[spec.image] = found
         return found
 

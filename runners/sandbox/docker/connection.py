@@ -1,7 +1,8 @@
 """Connections to the engine: a pool, since the SDK's client serves one thread at a time, and errors of our own family.
 
-An engine that goes away in the middle of a call is `EngineUnavailable`, which is Temporary; what the engine says about
-a request is told apart by its status, never by its words.
+An engine that goes away in the middle of a call, or does not answer one in `CALL_SECONDS`, is `EngineUnavailable`,
+which is Temporary; what the engine says about a request is told apart by its status, never by its words, but for a full
+disk, which has no status of its own.
 """
 
 from __future__ import annotations
@@ -17,12 +18,23 @@ import requests
 from docker import APIClient
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
-from ledger.errors import BadInput, Unfit
+from ledger.errors import BadInput, DiskFull, Unfit
+from runners.disk import says_full
 from runners.sandbox.backend import EngineUnavailable, ImageUnavailable, SandboxBroken, SandboxLost
 from runners.sandbox.oci.runtime import kind_of, version_of
 from runners.sandbox.spec import EngineFacts
 
 CALL_SECONDS = 60
+
+
+class _Client(APIClient):
+    """The SDK's client gives most of its calls a limit in time, and some none: an engine that went silent would have
+    those wait for ever."""
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        if options.get("timeout") is None:
+            options["timeout"] = self.timeout
+        return super().send(request, **options)
 
 
 class Connections:
@@ -101,7 +113,7 @@ class Connections:
         try:
             return self._idle.get_nowait()
         except queue.Empty:
-            client = APIClient(base_url=self.host, version=self._api_version or "auto", timeout=CALL_SECONDS)
+            client = _Client(base_url=self.host, version=self._api_version or "auto", timeout=CALL_SECONDS)
             self._api_version = client.api_version
             return client
 
@@ -121,6 +133,8 @@ class Connections:
         except NotFound as missing:
             raise SandboxLost(f"the sandbox is gone: {missing.explanation}") from missing
         except APIError as refused:
+            if refused.is_server_error() and says_full(str(refused.explanation)):
+                raise DiskFull(f"the engine at {self.host}: {refused.explanation}") from refused
             if refused.is_server_error():
                 raise EngineUnavailable(f"the engine at {self.host} failed: {refused.explanation}") from refused
             raise SandboxBroken(f"the engine at {self.host} refused: {refused.explanation}") from refused

@@ -47,6 +47,7 @@ class LocalImage(Record):
     it resolves that name without an /etc/hosts."""
 
     id: str
+    architecture: str = ""
     volumes: tuple[str, ...]
     variables: tuple[str, ...]
     knows_localhost: bool

@@ -41,6 +41,7 @@ def _local(image: dict[str, Any]) -> LocalImage:
     config = image.get("Config") or {}
     return LocalImage(
         id=image["Id"],
+        architecture=image.get("Architecture") or "",
         volumes=tuple(config.get("Volumes") or ()),
         variables=tuple(variable.partition("=")[0] for variable in config.get("Env") or ()),
         knows_localhost=(config.get("Labels") or {}).get(LOCALHOST_LABEL) == LOCALHOST_RESOLVED,

@@ -24,8 +24,9 @@ import requests
 from docker import APIClient
 from docker.errors import APIError
 
-from ledger.errors import PatchyardError
+from ledger.errors import DiskFull, PatchyardError
 from ledger.faults import crash_point
+from runners.disk import says_full
 from runners.sandbox.backend import EngineUnavailable, ImageUnavailable, NotArmed, Registry, SandboxLost
 from runners.sandbox.docker.connection import Connections
 from runners.sandbox.docker.create import LABEL_SANDBOX
@@ -170,6 +171,8 @@ class Run:
                 raise ImageUnavailable(
                     f"the image cannot serve as a sandbox, it needs perl, tar and find: {text}"
                 ) from refused
+            if says_full(text):
+                raise DiskFull(f"the engine could not start a sandbox: {text}") from refused
             raise EngineUnavailable(f"the engine could not start a sandbox: {text}") from refused
         self._stop_watch("start_ms")
 

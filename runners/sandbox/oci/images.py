@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from images.oci_layout import LOCALHOST_LABEL, LOCALHOST_RESOLVED, Layout, read_layout
+from images.oci_layout import ARCHITECTURES, LOCALHOST_LABEL, LOCALHOST_RESOLVED, Layout, read_layout
 from ledger.records.base import Record
 from runners.disk import full_disk_told
 from runners.eviction import delete, mark_used, set_aside, size_bytes
@@ -40,8 +40,6 @@ _RECORD = "image.json"
 _HEXADECIMAL = re.compile(r"[0-9a-f]{64}")
 _LOADING_SECONDS = 1800.0
 _USE_SECONDS = 60.0
-_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""Go's names, which images use, and the kernel's."""
 
 
 class UnpackedImage(Record):
@@ -179,7 +177,7 @@ class Images:
 
 def _unpack(layout: Layout, work: Path) -> UnpackedImage:
     config = _config(layout)
-    architecture = _ARCHITECTURES.get(layout.architecture, layout.architecture)
+    architecture = ARCHITECTURES.get(layout.architecture, layout.architecture)
     if architecture != os.uname().machine:
         raise ImageUnavailable(f"{layout.name} is for {architecture}, and this machine is {os.uname().machine}")
     labels = config.get("config", {}).get("Labels") or {}
