@@ -231,3 +231,12 @@ def test_a_refused_registration_prevents_the_sandbox(make_backend: Callable[...,
             sh(backend, sandbox_image, "true")
         assert registry.marks == marks
         assert backend.find() == []
+
+
+def test_the_least_that_may_be_asked_for_is_enough_for_a_command(backend: Backend, sandbox_image: str) -> None:
+    """The floor of each limit, so that a job that wishes for less is refused at submission and not when it starts."""
+    least = {name: next(bound.ge for bound in field.metadata if hasattr(bound, "ge"))
+             for name, field in Limits.model_fields.items()}  # fmt: skip
+    limits = Limits.model_validate(least)
+    result = sh(backend, sandbox_image, "echo here; cat a", {"a": b"b"}, limits=limits, deadline_seconds=60)
+    assert (result.ended, result.exit_code, result.output) == ("exited", 0, b"here\nb")
