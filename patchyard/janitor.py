@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import structlog
 
-from ledger.errors import BadInput, Temporary
+from ledger.errors import PatchyardError
 from patchyard.keeping import Kept
 from runners.eviction import Evicted
 
@@ -55,7 +55,7 @@ class Janitor:
                     else:
                         self._kept.learn_folders()
                 away = False
-            except (Temporary, BadInput, OSError) as error:
+            except (PatchyardError, OSError) as error:
                 if not away:
                     log.warning("janitor_waits", why=str(error))
                 away = True

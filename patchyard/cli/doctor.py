@@ -10,12 +10,14 @@ import typer
 
 from ledger.errors import PatchyardError
 from ledger.probes import latest_probes
+from ledger.stored import stored_bytes
 from patchyard.cli.console import ExitStatus, leave, print_json, print_table, table
 from patchyard.cli.opened import opened_ledger
 from patchyard.cli.units import time_text
 from patchyard.image_shelf import locked_images
 from patchyard.local.fitness import SANDBOX_IMAGE, Finding, State, examine, is_fit
 from patchyard.settings import Settings, load_settings, show_settings
+from runners.disk import shown_bytes
 from runners.sandbox.probe import boot_id
 
 
@@ -27,7 +29,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print the find
     Example: [bold]patchyard doctor --json | jq '.findings[] | select(.state != "ok")'[/bold]
     """
     settings = load_settings()
-    findings = [*examine(settings), *_isolation(settings)]
+    findings = [*examine(settings), *_ledger_size(settings), *_isolation(settings)]
     shown = show_settings(settings)
     if as_json:
         print_json(
@@ -44,6 +46,17 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="Print the find
         print_table(table("setting", "value", "source", rows=[(item.name, item.value, item.source) for item in shown]))
     if not is_fit(findings):
         leave(ExitStatus.UNFIT)
+
+
+def _ledger_size(settings: Settings) -> Iterator[Finding]:
+    """What the ledger takes, where it answers, and which tables most of it."""
+    try:
+        with opened_ledger(settings) as db:
+            sizes = stored_bytes(db)
+    except PatchyardError:
+        return  # whether it answers is another finding
+    most = ", ".join(f"{name} {shown_bytes(size)}" for name, size in list(sizes.items())[:3])
+    yield Finding("ledger size", "ok", f"{shown_bytes(sum(sizes.values()))}: {most}")
 
 
 def _isolation(settings: Settings) -> Iterator[Finding]:

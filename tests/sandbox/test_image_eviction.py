@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +16,11 @@ from images.oci_layout import Layout, read_layout
 from ledger.errors import DiskFull
 from ledger.records.base import canonical_json
 from runners.sandbox.backend import Backend, ImageUnavailable
+from runners.sandbox.oci import OciBackend
 from runners.sandbox.oci.images import Images
+from runners.sandbox.oci.removal import remove_all
 from tests.fixtures.disk import small_disk
+from tests.fixtures.engine import MemoryRegistry, lend_images
 from tests.sandbox.inside import sh, spec_of
 
 
@@ -104,3 +108,25 @@ def test_an_image_that_does_not_fit_is_a_full_disk_and_leaves_nothing(sandbox_la
         assert shelf.find(sandbox_layout.manifest_digest) is None
     with small_disk(tmp_path / "few", megabytes=2000, inodes=100) as disk, pytest.raises(DiskFull):
         Images(disk).load(sandbox_layout.folder)
+
+
+def test_a_sandbox_that_does_not_fit_is_a_full_disk_and_leaves_nothing(sandbox_layout: Layout, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", megabytes=4, inodes=60) as disk:
+        lend_images(disk, sandbox_layout)
+        backend = OciBackend(disk, MemoryRegistry("full"))
+        assert sh(backend, sandbox_layout.manifest_digest, "echo fits").output == b"fits\n"
+        room = os.statvfs(disk)
+        (disk / "ballast").write_bytes(bytes(room.f_bavail * room.f_frsize))
+        with pytest.raises(DiskFull, match=r"^EDISK: .*/sandboxes: No space left on device"):
+            sh(backend, sandbox_layout.manifest_digest, "true")
+        (disk / "ballast").unlink()
+        for number in range(os.statvfs(disk).f_favail):
+            (disk / str(number)).touch()
+        with pytest.raises(DiskFull):
+            sh(backend, sandbox_layout.manifest_digest, "true")
+        assert backend.find() == []
+        for path in disk.glob("[0-9]*"):
+            path.unlink()
+        assert sh(backend, sandbox_layout.manifest_digest, "echo again").output == b"again\n"
+        backend.close()
+        assert remove_all(disk) == []

@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 from ledger.faults import crash_point
+from runners.disk import full_disk_told
 from runners.sandbox import wrapper
 from runners.sandbox.backend import EngineUnavailable, NotArmed, Registry, SandboxLost
 from runners.sandbox.oci import removal
@@ -213,14 +214,16 @@ class Run:
 def _make(folder: Path) -> None:
     """The sandbox's folder; nothing that is there already is touched."""
     try:
-        folder.mkdir(mode=0o700)
+        with full_disk_told(folder.parent):
+            folder.mkdir(mode=0o700)
     except OSError as refused:
         raise EngineUnavailable(f"{folder}: {refused.strerror}") from refused
 
 
 def _write(file: Path, text: str) -> None:
     try:
-        file.write_text(text)
+        with full_disk_told(file.parent.parent):
+            file.write_text(text)
     except OSError as refused:
         raise EngineUnavailable(f"{file}: {refused.strerror}") from refused
 
