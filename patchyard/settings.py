@@ -76,7 +76,7 @@ class Settings(BaseSettings):
         None,
         ge=0,
         le=1000,
-        description="sandboxes started ahead on this machine; else as many as sandbox_slots where starting one is slow",
+        description="sandboxes started ahead on this machine, 0 for none; else as many as sandbox_slots",
     )
     decide_slots: int = Field(8, ge=1, le=1000, description="model calls at once on this machine")
     publish_slots: int = Field(2, ge=1, le=1000, description="publications at once on this machine")

@@ -176,16 +176,14 @@ def _runner(settings: Settings, db: Database, stack: ExitStack, *, runs_sandboxe
         engine_host=engine_host,
         isolation=Isolation(settings.probe_ttl_seconds),
         restock=kept.restock,
-        armoury=_armoury(settings, chosen, db, backend, stack) if runs_sandboxes else None,
+        armoury=_armoury(settings, db, backend, stack) if runs_sandboxes else None,
     )
     return runner, kept
 
 
-def _armoury(settings: Settings, chosen: Chosen, db: Database, backend: Backend, stack: ExitStack) -> Armoury | None:
-    """Where starting a sandbox takes long, as many are started ahead as work at once."""
-    slots = settings.armed
-    if slots is None:
-        slots = settings.sandbox_slots if chosen.backend == "docker" else 0
+def _armoury(settings: Settings, db: Database, backend: Backend, stack: ExitStack) -> Armoury | None:
+    """As many are started ahead as work at once, if nothing else was said."""
+    slots = settings.sandbox_slots if settings.armed is None else settings.armed
     if slots == 0:
         return None
     armoury = Armoury(backend, slots, lambda names: renew_armed(db, names, ARMED_LEASE_SECONDS))
