@@ -30,9 +30,10 @@ sandbox-matrix: $(VENV)/.dev ## Every test of a sandbox on docker and oci, each 
 	@.ci/prepare system
 	@PATCHYARD_TEST_MATRIX=1 $(PYTHON) -m pytest tests/sandbox $(PYTEST_ARGS)
 
-chaos: $(VENV)/.dev ## Kills, stops and cuts off what it runs, at every crash point: minutes, and not part of make test
+chaos: $(VENV)/.dev ## Every crash point at three passings, then the monkey: MINUTES=30 SEED=… (drawn) RESULTS=file
 	@.ci/prepare system
-	@$(PYTHON) -m pytest tests/chaos $(PYTEST_ARGS)
+	@CHAOS_MATRIX=all $(PYTHON) -m pytest -q tests/chaos --ignore=tests/chaos/test_monkey.py $(PYTEST_ARGS)
+	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED)) $(if $(RESULTS),--results $(RESULTS))
 
 check: $(VENV)/.dev ## ruff, mypy (strict), import-linter
 	@$(VENV)/bin/ruff check .
