@@ -6,7 +6,7 @@ proof of isolation, which the ledger asks for again before the command is sent.
 
 from __future__ import annotations
 
-from ledger.errors import Temporary
+from ledger.errors import PatchyardError
 from ledger.records.step import Claim, Completion
 from runners.command import job_limits
 from runners.runner import Runner
@@ -31,8 +31,8 @@ def arm_next(claim: Claim, runner: Runner, completion: Completion) -> None:
             return
         tree = completion.head_tree or claim.head_tree
         store = runner.workspace(claim)
-    except Temporary:
-        return
+    except PatchyardError:
+        return  # the step was done; what is wrong shows when something needs it
     armoury.arm(place, tree, lambda: tar_chunks(store, tree))
 
 
