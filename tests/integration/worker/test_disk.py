@@ -130,7 +130,7 @@ def test_mirrors_that_are_evicted_in_the_middle_of_jobs_are_fetched_again(yard: 
     finally:
         ends.set()
         thread.join()
-    assert evicted > 6
+    assert evicted >= 2
     assert not [line for line in worker.lines() if line["event"] in ("step_broke", "work_broke")]
     for ref in refs:
         acts = [step for step in yard.steps(ref) if step.kind == "act"]
