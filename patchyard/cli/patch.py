@@ -18,7 +18,7 @@ def command(
 ) -> None:
     """The verified patch of a job on stdout, for `git apply` on its base commit. Exits 1 if there is none.
 
-    Example: patchyard patch linkcheck-fixes/linkcheck-1 | git apply
+    Example: patchyard patch linkcheck-fixes/linkcheck-1 | git -C linkcheck apply
     """
     with opened_ledger() as db:
         found = job_named(db, job)

@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,14 +17,29 @@ from typing import Any
 import psutil
 import redis
 
+from ledger.errors import Unfit
+from ledger.errors import Unfit
 from patchyard.local.account import server_account
-from patchyard.local.ports import free_port
+from patchyard.local.ports import is_free
 from patchyard.local.postgres import PostgresServer
 from patchyard.local.programs import postgres_programs, valkey_program
 from patchyard.local.valkey import ValkeyServer
 
 _PR_SET_PDEATHSIG = 1
+_START_SECONDS = 120.0
+_STARTS = 3
+_PORTS = range(20_000, 32_000)
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def own_port() -> int:
+    """A free port below those that the kernel gives to clients (ip_local_port_range, 32768 to 60999 on Linux).
+
+    One of those could be a client's while its server is restarted, even that of a client which tries to reach it.
+    """
+    while not is_free(port := secrets.choice(_PORTS)):
+        pass
+    return port
 
 
 def die_with_us() -> None:
@@ -39,14 +55,25 @@ class Server:
     environment: dict[str, str]
     options: dict[str, Any]
     log: Path
-    wait_until_it_answers: Callable[[Callable[[], bool]], None]
+    wait_until_it_answers: Callable[[Callable[[], bool], float], None]
     _process: subprocess.Popen[bytes] | None = None
     _stopped: list[psutil.Process] = field(default_factory=list)
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Returns when it answers. It is tried again when it ends at once, as a supervisor would."""
+        for left in reversed(range(_STARTS)):
+            process = self._start()
+            try:
+                self.wait_until_it_answers(lambda: process.poll() is None, _START_SECONDS)  # noqa: B023  (called here)
+                return
+            except Unfit as error:
+                if left == 0 or process.poll() is None:
+                    error.add_note(self.log.read_text(errors="replace")[-2_000:])
+                    raise
+
+    def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as out:
-            process = self._process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 self.argv,
                 env=self.environment,
                 cwd="/",
@@ -57,7 +84,12 @@ class Server:
                 preexec_fn=die_with_us,
                 **self.options,
             )
-        self.wait_until_it_answers(lambda: process.poll() is None)
+        return self._process
+
+    @property
+    def is_down(self) -> bool:
+        """Whether there is no process of it."""
+        return self._process is None or self._process.poll() is not None
 
     def end(self, number: signal.Signals) -> None:
         """Sends a signal that ends it, and waits until it and its children are gone."""
@@ -66,8 +98,8 @@ class Server:
         self.resume()
         children = self._children()
         self._process.send_signal(number)
-        self._process.wait(30)
-        psutil.wait_procs(children, timeout=30)
+        self._process.wait(60)
+        psutil.wait_procs(children, timeout=60)
         self._process = None
 
     def pause(self) -> None:
@@ -108,7 +140,7 @@ class Postgres:
             programs=postgres_programs(account),
             folder=account.make_folder(folder / "postgres"),
             account=account,
-            port=free_port(),
+            port=own_port(),
             password=secrets.token_hex(16),
         )
         described.initialize()
@@ -147,7 +179,7 @@ class Valkey:
             program=valkey_program(account),
             folder=account.make_folder(folder / "valkey"),
             account=account,
-            port=free_port(),
+            port=own_port(),
             password=secrets.token_hex(16),
         )
         described.initialize()

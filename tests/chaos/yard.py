@@ -68,6 +68,16 @@ class Yard:
             self.worker(queue)
         self.crew.ready()
 
+    def heal(self) -> None:
+        """What a test that failed has left stopped or down goes on."""
+        for server in (self.postgres.server, self.valkey.server):
+            server.resume()
+            if server.is_down:
+                server.start()
+        for name, member in self.crew.members.items():
+            if member.has_stopped():
+                self.crew.kill(name)
+
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
     def submit(self, *shapes: Shape, max_parallel: int | None = None) -> list[str]:
@@ -192,6 +202,6 @@ def open_yard(
             yield yard
         finally:
             crew.close()
-            left = left_running(run) + left_on_engine(db, engine_host, jobs.shape_of)
+        left = left_running(run) + left_on_engine(db, engine_host, jobs.shape_of)
         left += [f"the volume {name} is left" for name in volumes_on_engine(engine_host) - volumes]
         assert left == []
