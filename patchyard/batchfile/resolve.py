@@ -140,6 +140,8 @@ class Resolution:
         if job.strategy != "single":
             name = next(iter(job.strategy), "") if isinstance(job.strategy, dict) else str(job.strategy)
             self._refuse_choice("strategy", ("strategy",), name, _LATER_STRATEGIES, "single")
+        if job.approvals == "ask":
+            self._refuse_choice("approvals", ("approvals",), "ask", ("ask",), "deny or allow")
         for name, globs in (("writable", job.writable), ("protected", job.protected)):
             for index, glob in enumerate(globs):
                 self._look_up((name, index), lambda glob=glob: check_pattern(glob))  # type: ignore[misc]

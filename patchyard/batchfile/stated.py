@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from ledger.errors import BadInput
 from ledger.records.base import Record
@@ -62,10 +63,17 @@ class StatedJob(Record):
     priority: int = Field(default=0, ge=-100, le=100)
 
 
+def _no_id_and_no_option(name: str) -> str:
+    """On the command line digits are an id, and what begins with '-' is an option."""
+    if name.isdecimal() or name.startswith("-"):
+        raise PydanticCustomError("taken_for_another", "begin it with a letter, or put one into it")
+    return name
+
+
 class StatedBatch(Record):
     """The top of a batch file."""
 
-    name: JobKey
+    name: Annotated[JobKey, AfterValidator(_no_id_and_no_option)]
     weight: float = Field(default=1.0, gt=0, le=1_000)
     max_parallel: int | None = Field(default=None, ge=1, le=100_000)
     defaults: dict[str, Any] = {}
@@ -128,6 +136,10 @@ def _in_words(model: type[BaseModel], complaint: Any, under: str) -> tuple[str, 
         return f"{field} has {len(given)} characters", f"{limits['max_length']} are the limit"
     if kind == "string_pattern_mismatch":
         return f"{field} is {quoted(given)}", _ID_RULE
+    if kind == "taken_for_another":
+        return f"{field} {quoted(given)} would be taken for {'an option' if given[0] == '-' else 'an id'}", complaint[
+            "msg"
+        ]
     if kind == "literal_error":
         return f"{field} is {quoted(given)}", f"it must be {limits['expected']}"
     for bound, words in (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than")):

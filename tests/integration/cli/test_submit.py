@@ -229,6 +229,10 @@ BAD = {
         HEAD + ONE + "    strategy: {best_of: 3}\n",
         "batch.yaml:10: strategy 'best_of' is not available in this version; write single",
     ),
+    "approvals of later": (
+        HEAD + ONE + "    approvals: ask\n",
+        "batch.yaml:10: approvals 'ask' is not available in this version; write deny or allow",
+    ),
     "approvals unknown": (
         HEAD + ONE + "    approvals: yes\n",
         "batch.yaml:10: approvals is 'yes'; it must be 'deny', 'ask'",

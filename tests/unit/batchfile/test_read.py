@@ -99,8 +99,8 @@ def test_a_file_that_is_only_jobs_is_a_batch_named_after_it(write, name, text):
 def test_set_overrides_are_typed_and_do_not_leak_through_anchors(write):
     text = "defaults:\n  budget: &b {steps: 5, agents: 1}\njobs: [{id: a, budget: *b}]"
     sets = ["defaults.budget.steps=10", "defaults.tests.command=[a, b]", "weight=3", "defaults.image=no"]
-    batch = read_batch(write("b.yaml", text), name="007", sets=sets)
-    assert (batch.spec.name, batch.spec.weight) == ("007", 3.0)
+    batch = read_batch(write("b.yaml", text), name="b007", sets=sets)
+    assert (batch.spec.name, batch.spec.weight) == ("b007", 3.0)
     assert batch.defaults["budget"] == {"steps": 10, "agents": 1}
     assert batch.defaults["tests"] == {"command": ["a", "b"]}
     assert batch.defaults["image"] == "no"
@@ -188,6 +188,14 @@ def test_a_wrong_override_says_which(write, sets, message):
 def test_a_wrong_name_option_says_so(write):
     with pytest.raises(BadInput, match=r"^--name a/b: name is 'a/b'; use 1 to 100"):
         read_batch(write("b.yaml", YAML), name="a/b")
+
+
+@pytest.mark.parametrize(("name", "what"), [("12", "an id"), ("-x", "an option")])
+def test_a_name_that_stands_for_something_else_on_the_command_line_is_refused(write, name, what):
+    with pytest.raises(
+        BadInput, match=rf"^--name {name}: name '{name}' would be taken for {what}; begin it with a letter"
+    ):
+        read_batch(write("b.yaml", YAML), name=name)
 
 
 def test_a_missing_file_is_one_line(tmp_path):
