@@ -96,6 +96,11 @@ def find_action(db: Database, ref: str) -> ActionRow:
     return ActionRow.model_validate(rows[0])
 
 
+def job_actions(db: Database, job_id: int) -> list[ActionRow]:
+    """The actions of a job in the order of their intents."""
+    return [ActionRow.model_validate(row) for row in db.run("actions_of_job", job=job_id)]
+
+
 def audit_job(db: Database, job_id: int) -> list[Finding]:
     """What is wrong with a job's events, accounts, intents, steps and sandboxes; empty when all is in order."""
     found = [

@@ -175,8 +175,10 @@ SELECT * FROM ledger.audit_job(%(job)s)
 SELECT id FROM ledger.jobs WHERE batch_id = %(batch)s ORDER BY id
 
 -- name: actions_of_job
-SELECT action_id, tool, effect, state, arguments, before_tree, after_tree, receipt, intended_at, settled_at, step_id
-FROM ledger.actions WHERE job_id = %(job)s ORDER BY intended_at
+SELECT a.action_id, a.tool, a.effect, a.state, a.arguments, a.before_tree, a.after_tree, a.receipt, a.intended_at,
+       a.settled_at, a.step_id, b.name || '/' || j.key AS job
+FROM ledger.actions a JOIN ledger.jobs j ON j.id = a.job_id JOIN ledger.batches b ON b.id = j.batch_id
+WHERE a.job_id = %(job)s ORDER BY a.intended_at, a.action_id
 
 -- name: find_action
 SELECT a.action_id, a.tool, a.effect, a.state, a.arguments, a.before_tree, a.after_tree, a.receipt, a.intended_at,

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 import typer
 
 from ledger.afterwards import find_action, resolve_action
-from ledger.errors import BadInput
 from patchyard.cli.console import print_json
 from patchyard.cli.opened import opened_ledger
 from patchyard.printable import printable
@@ -38,4 +37,4 @@ def command(
         for name, part in value.items():
             print(f"  {title} {printable(name)}: {printable(str(part), 500)}")
     if outcome is None and found.state == "uncertain":
-        raise BadInput("nobody knows whether it is in place", remedy="look, then say --as done or --as not-done")
+        print("Nobody knows whether it is in place: look, then say --as done or --as not-done.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ledger.afterwards import ActionRow, job_actions
 from ledger.connect import Database
 from ledger.reads import AgentRow, JobRow, SandboxHistory, StepRow, job_agents, job_sandboxes, job_steps
 from ledger.records.budget import RESOURCES
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _ISSUE_LINES = 12
 _NOT_PASSED = 10
+_ID_DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Job:
     agents: list[AgentRow]
     steps: list[StepRow]
     sandboxes: list[SandboxHistory]
+    actions: list[ActionRow]
 
 
 def command(
@@ -64,7 +67,7 @@ def command(
 def read_job(db: Database, ref: str) -> Job:
     """The job with its agents, steps and sandboxes. BadInput if there is none."""
     row = job_named(db, ref)
-    return Job(row, job_agents(db, row.id), job_steps(db, row.id), job_sandboxes(db, row.id))
+    return Job(row, job_agents(db, row.id), job_steps(db, row.id), job_sandboxes(db, row.id), job_actions(db, row.id))
 
 
 def job_json(job: Job) -> dict[str, Any]:
@@ -77,6 +80,7 @@ def job_json(job: Job) -> dict[str, Any]:
         "agents": [agent.model_dump(mode="json") for agent in job.agents],
         "steps": [step.model_dump(mode="json") for step in job.steps],
         "sandboxes": [sandbox.model_dump(mode="json") for sandbox in job.sandboxes],
+        "actions": [action.model_dump(mode="json") for action in job.actions],
         "seconds": time_spent(job.row.submitted_at, job.row.started_at, job.steps),
     }
 
@@ -101,6 +105,9 @@ def _print_job(job: Job) -> None:
     _print_lines("issue", spec.issue)
     print_accounts(job.agents)
     print_table(table("seq", "step", "state", "tries", "took", "spent", "what", rows=map(_step_cells, job.steps)))
+    for action in job.actions:
+        if action.state == "uncertain":
+            print(f"uncertain: {printable(action.tool)}; `patchyard resolve {action.action_id[:_ID_DIGITS]}` shows it")
     if row.verdict:
         _print_verdict(row.verdict)
     _print_times(job)

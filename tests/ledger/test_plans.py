@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 
 from bench.ledger_history import fill_history
-from ledger.afterwards import audit_job, find_action
+from ledger.afterwards import audit_job, find_action, job_actions
 from ledger.batches import request_cancel, submit_batch
 from ledger.connect import Database
 from ledger.dispatch import active_jobs, admit_jobs, ready_offers, sweep_leases
@@ -155,6 +155,7 @@ def test_what_people_ask_for_reads_as_much_as_it_shows(ledger: Database, claims:
         "events": lambda: list(read_events(ledger, old.id)),
         "chain": lambda: broken_links(ledger, job),
         "audit": lambda: audit_job(ledger, old.id),
+        "actions": lambda: job_actions(ledger, old.id),
         "action": nobody,
         "cancel": lambda: request_cancel(ledger, by="test", job_id=job),
     }

@@ -121,10 +121,15 @@ def test_an_uncertain_effect_is_shown_and_resolved_once(ledger, patchyard):
     complete_step(ledger, step, end)
     assert "uncertain effect" in patchyard("audit", "b").out
     shown = patchyard("resolve", "abc")
-    assert shown.status == 2
+    assert shown.status == 0
     assert "found found: elsewhere" in shown.out
+    assert "say --as done or --as not-done" in shown.out
+    assert "uncertain: push; `patchyard resolve abc123` shows it" in patchyard("show", "b/j").out
+    [action] = json.loads(patchyard("show", "b/j", "--json").out)["actions"]
+    assert (action["action_id"], action["state"]) == ("abc123", "uncertain")
     assert patchyard("resolve", "abc", "--as", "done").status == 0
     assert find_job(ledger, "b/j").state == "queued"
+    assert "uncertain:" not in patchyard("show", "b/j").out
     again = patchyard("resolve", "abc", "--as", "not-done")
     assert (again.status, "is done, not uncertain" in again.err) == (2, True)
     assert patchyard("resolve", "zzz").status == 2
