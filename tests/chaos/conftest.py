@@ -25,5 +25,6 @@ def _yard(engine_host: str, sandbox_image: str) -> Iterator[Yard]:
 @pytest.fixture
 def yard(_yard: Yard) -> Yard:
     """The yard with one of each service, all of them ready."""
+    _yard.heal()
     _yard.crew.ready()
     return _yard

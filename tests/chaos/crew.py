@@ -79,7 +79,9 @@ class Member:
 
     def has_stopped(self) -> bool:
         """Whether its process was stopped, by us or by itself."""
-        return self.process is not None and psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
+        with suppress(psutil.NoSuchProcess, AttributeError):  # the supervisor may bury it meanwhile
+            return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED  # type: ignore[union-attr]
+        return False
 
     def says(self, event: str) -> bool:
         """Whether its process has logged this."""

@@ -105,12 +105,17 @@ def _differences(seen: Outcome, right: Outcome | None, but: Collection[str]) -> 
 def left_on_engine(db: Database, host: str, refs: Iterable[str]) -> list[str]:
     """Containers of these jobs that the engine still has, by the names that the ledger gave them."""
     ours = {row.name for ref in refs for row in job_sandboxes(db, find_job(db, ref).id)}
+    return [f"the container {name} is left" for name in sorted(containers_on_engine(host) & ours)]
+
+
+def containers_on_engine(host: str) -> set[str]:
+    """The names of all sandboxes that the engine has, whether or not a ledger knows of them."""
     client = APIClient(base_url=host)
     try:
         names = {name.removeprefix("/") for row in client.containers(all=True) for name in row["Names"]}
     finally:
         client.close()
-    return [f"the container {name} is left" for name in sorted(names & ours)]
+    return {name for name in names if name.startswith("patchyard-")}
 
 
 def volumes_on_engine(host: str) -> set[str]:

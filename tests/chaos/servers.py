@@ -7,7 +7,6 @@ import os
 import secrets
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from typing import Any
 import psutil
 import redis
 
-from ledger.errors import Unfit
 from ledger.errors import Unfit
 from patchyard.local.account import server_account
 from patchyard.local.ports import is_free

@@ -21,7 +21,15 @@ from patchyard.celery_app import KEY_PREFIX, Sender, make_app
 from scheduler.dispatch import BrokerUnavailable
 from tests.chaos.crew import Crew, until
 from tests.chaos.jobs import SHAPES, Repository, Shape, Submitter
-from tests.chaos.outcomes import Outcome, left_on_engine, left_running, outcome_of, violations, volumes_on_engine
+from tests.chaos.outcomes import (
+    Outcome,
+    containers_on_engine,
+    left_on_engine,
+    left_running,
+    outcome_of,
+    violations,
+    volumes_on_engine,
+)
 from tests.chaos.servers import Postgres, Valkey
 from tests.chaos.world import Outside, Patches, Tally, World, outside, tally
 
@@ -196,12 +204,13 @@ def open_yard(
         repository = Repository.made_in(folder)
         out = stack.enter_context(outside(folder, repository))
         jobs = Submitter(db, repository, image, out.publish)
-        volumes = volumes_on_engine(engine_host)
+        volumes, containers = volumes_on_engine(engine_host), containers_on_engine(engine_host)
         yard = Yard(folder, engine_host, postgres, valkey, db, crew, jobs, out, (Patches(db), *out.worlds()))
         try:
             yield yard
         finally:
             crew.close()
-        left = left_running(run) + left_on_engine(db, engine_host, jobs.shape_of)
+        left = left_running(run)
+        left += [f"the container {name} is left" for name in containers_on_engine(engine_host) - containers]
         left += [f"the volume {name} is left" for name in volumes_on_engine(engine_host) - volumes]
         assert left == []
