@@ -104,6 +104,15 @@ def choose_backend(
     return Chosen("docker", runtime, f"without an engine it does not go: {tried[0].why}", tuple(tried))
 
 
+def require_backend(settings: Settings) -> None:
+    """Raises Unfit when the backend that the settings name is not part of this version."""
+    if settings.sandbox_backend == "kubernetes":
+        raise Unfit(
+            "the sandbox backend kubernetes is not available in this version",
+            remedy="set PATCHYARD_SANDBOX_BACKEND to auto, docker or oci",
+        )
+
+
 def is_free(settings: Settings) -> bool:
     """Whether these settings leave the choice of the backend to us."""
     return settings.sandbox_backend == "auto" and settings.docker_host is None

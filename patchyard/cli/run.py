@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ledger.connect import Database
+from patchyard.backends import require_backend
 from patchyard.batchfile import read_batch
 from patchyard.cli.console import ExitStatus, leave, say
 from patchyard.cli.opened import batch_named
@@ -44,6 +45,7 @@ def command(
     Example: patchyard run batch.yaml --out results
     """
     settings = load_settings()
+    require_backend(settings)
     require_local_room(settings)
     if build_images:
         with each_mistake_on_its_line():

@@ -90,7 +90,9 @@ def settle(settings: Settings, kept: Chosen | None) -> Chosen:
 
 
 def fits(settings: Settings, planned: Chosen | None) -> bool:
-    """Whether a stack with this backend is what the settings mean."""
+    """Whether a stack with this backend and runtime is what the settings mean."""
+    if planned is not None and settings.sandbox_runtime not in (None, planned.runtime):
+        return False
     if settings.sandbox_backend == "auto":
         return settings.docker_host is None or planned is None or planned.backend == "docker"
     return planned is None or planned.backend == settings.sandbox_backend

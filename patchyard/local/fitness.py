@@ -19,7 +19,15 @@ import psutil
 
 from images.rootfs import check_can_build
 from ledger.errors import BadInput, DiskFull, PatchyardError, Unfit
-from patchyard.backends import OCI_ADDRESS, ImagesOnly, choose_backend, connect, has_engine, passing_home
+from patchyard.backends import (
+    OCI_ADDRESS,
+    ImagesOnly,
+    choose_backend,
+    connect,
+    has_engine,
+    passing_home,
+    require_backend,
+)
 from patchyard.image_shelf import engine_at_hand, images_in, layout_of, layouts_of, locked_images
 from patchyard.local.account import ACCOUNT, server_account
 from patchyard.local.engine import answers, find_engine, private_engine
@@ -160,10 +168,8 @@ def _amount(have: int, needed: int, wanted: int, found: str, remedy: str) -> tup
 
 def _sandboxes(settings: Settings) -> Iterator[Finding]:
     """The backend that would be taken, tried in a folder that is gone afterwards, and its engine if it needs one."""
-    if settings.sandbox_backend == "kubernetes":
-        yield Finding("sandboxes", "ok", "pods; no engine is needed for PATCHYARD_SANDBOX_BACKEND=kubernetes")
-        return
     try:
+        require_backend(settings)
         with passing_home() as home:
             chosen = choose_backend(settings, home=home)
     except (Unfit, BadInput) as unfit:

@@ -21,7 +21,8 @@ from ledger.connect import Database
 from ledger.errors import BadInput, Unfit
 from ledger.probes import latest_probes
 from ledger.sandboxes import live_sandboxes
-from patchyard.backends import choose_backend
+from patchyard.backends import Chosen, choose_backend
+from patchyard.local.engine_choice import fits
 from patchyard.local.fitness import examine
 from patchyard.local.stack import ensure_up, stop
 from patchyard.probing import probe_now
@@ -40,6 +41,26 @@ needs_oci = pytest.mark.skipif(os.geteuid() != 0 or not installed(), reason="nee
 
 def _settings(home: Path, **given: Any) -> Settings:
     return load_settings(**({"home": home / "home", "docker_host": None, "sandbox_backend": "auto"} | given))
+
+
+def test_a_stack_with_another_backend_or_runtime_is_not_what_is_meant(tmp_path: Path) -> None:
+    runs = Chosen("oci", "crun", "")
+    assert fits(_settings(tmp_path), runs)
+    assert fits(_settings(tmp_path, sandbox_runtime="crun"), runs)
+    assert not fits(_settings(tmp_path, sandbox_runtime="runc"), runs)
+    assert not fits(_settings(tmp_path, sandbox_backend="docker"), runs)
+
+
+def test_a_backend_that_this_version_has_not_is_said_at_once(tmp_path: Path) -> None:
+    settings = _settings(tmp_path, sandbox_backend="kubernetes")
+    [found] = [finding for finding in examine(settings) if finding.subject == "sandboxes"]
+    assert found.state == "missing"
+    env = dict(os.environ) | {"PATCHYARD_HOME": str(tmp_path / "home"), "PATCHYARD_SANDBOX_BACKEND": "kubernetes"}
+    argv = [sys.executable, "-m", "patchyard.cli", "run", str(tmp_path / "batch.yaml")]
+    ran = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 3
+    assert "kubernetes is not available in this version; set PATCHYARD_SANDBOX_BACKEND to auto" in ran.stderr
+    assert not (tmp_path / "home").exists()
 
 
 @needs_oci
