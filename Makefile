@@ -30,10 +30,10 @@ sandbox-matrix: $(VENV)/.dev ## Every test of a sandbox on docker and oci, each 
 	@.ci/prepare system
 	@PATCHYARD_TEST_MATRIX=1 $(PYTHON) -m pytest tests/sandbox $(PYTEST_ARGS)
 
-chaos: $(VENV)/.dev ## Every crash point at three passings, then the monkey: MINUTES=30 SEED=… (drawn) RESULTS=file
+chaos: $(VENV)/.dev ## Every crash point at three passings, then the monkey: MINUTES=30 SEED=… (drawn) OUT=file
 	@.ci/prepare system
 	@CHAOS_MATRIX=all $(PYTHON) -m pytest -q tests/chaos --ignore=tests/chaos/test_monkey.py $(PYTEST_ARGS)
-	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED)) $(if $(RESULTS),--results $(RESULTS))
+	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
 
 check: $(VENV)/.dev ## ruff, mypy (strict), import-linter
 	@$(VENV)/bin/ruff check .

@@ -20,12 +20,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long faults are injected")
     parser.add_argument("--seed", type=int, default=None, help="which faults; drawn, and printed, when not given")
-    parser.add_argument("--results", type=Path, default=None, help="a file for the tables")
+    parser.add_argument("--out", type=Path, default=None, help="a file for the tables")
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1_000_000)
     os.environ[MINUTES], os.environ[SEED] = str(given.minutes), str(seed)
-    if given.results is not None:
-        os.environ[RESULTS] = str(given.results.absolute())
+    if given.out is not None:
+        os.environ[RESULTS] = str(given.out.absolute())
     timeout = f"--timeout={round(given.minutes * 60) + _AROUND_SECONDS}"
     test = str(Path(__file__).with_name("test_monkey.py"))
     return int(pytest.main(["-q", "-s", "-p", "no:cacheprovider", timeout, test]))

@@ -1,4 +1,4 @@
-"""The monkey, for as long as it is told: half a minute in the suite, longer by `python -m tests.chaos`."""
+"""The monkey, for as long as it is told: a minute in the suite, longer by `python -m tests.chaos`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MINUTES, SEED, RESULTS = "CHAOS_MINUTES", "CHAOS_SEED", "CHAOS_RESULTS"
 
 
 def test_whatever_is_done_to_it_every_job_ends_as_it_should(engine_host: str, sandbox_image: str) -> None:
-    minutes, seed = float(os.environ.get(MINUTES, 0.6)), int(os.environ.get(SEED, 20))
+    minutes, seed = float(os.environ.get(MINUTES, 1)), int(os.environ.get(SEED, 20))
     print(f"\nchaos: seed {seed}, {minutes:g} minutes")
     with open_yard(engine_host, sandbox_image) as yard, proxy_to(yard.postgres.url) as wire:
         for name in SCHEDULERS:

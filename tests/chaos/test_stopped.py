@@ -22,9 +22,7 @@ pytestmark = pytest.mark.engine
 # they pass it, so that three can stop in one batch.
 CHOSEN: list[dict[str, str]] = [
     {"decide": "decide.after_model:3", "sandbox": "sandbox.after_start:2", "publish": "publish.after_effect"},
-    {"decide": "claim.after:2", "sandbox": "sandbox.after_register:3", "publish": "publish.after_intent:2"},
-    {"decide": "complete.before_commit", "sandbox": "sandbox.after_create", "publish": "claim.after"},
-    {"decide": "claim.after", "sandbox": "complete.before_commit:3", "publish": "complete.before_commit"},
+    {"decide": "complete.before_commit", "sandbox": "act.after_effect:2", "publish": "publish.after_intent:2"},
 ]
 _QUIET = ("complete.after_commit", "dispatch.after_send")
 REST = [

@@ -27,6 +27,7 @@ from tests.fixtures.git_remote import BareRemote, HttpRemotes, http_remotes
 
 _LOGIN = ("pusher", "s3cret-of-the-tests")
 _NAME = "acme/linkcheck"
+_ISSUE = 3
 
 
 class World(Protocol):
@@ -97,6 +98,24 @@ class Requests:
         return sum(request.head.startswith(f"patchyard/{ref}-") for request in self.forge.requests)
 
 
+@dataclass(frozen=True)
+class Comments:
+    """What was said on the forge's issue about a job's request. No forge refuses to hear the same thing twice."""
+
+    forge: PlayedForge
+    kind: str = "comment"
+
+    def expects(self, shape: Shape) -> bool:
+        """See World."""
+        return shape.to == "pull_request"
+
+    def count(self, ref: str) -> int:
+        """See World."""
+        ours = [request.number for request in self.forge.requests if request.head.startswith(f"patchyard/{ref}-")]
+        said = [note.text.split() for note in self.forge.notes]
+        return sum(any(word.endswith(f"/pull/{number}") for word in words) for words in said for number in ours)
+
+
 @dataclass
 class Outside:
     """A remote and a forge, and what a publish worker needs for them."""
@@ -110,13 +129,13 @@ class Outside:
         """What a job of this shape says of its publication."""
         told: dict[str, Any] = {"to": shape.to, "remote": self.served.url(f"{_NAME}.git")}
         if shape.to == "pull_request":
-            told |= {"forge": self.forge.kind, "api": self.forge.api}
+            told |= {"forge": self.forge.kind, "api": self.forge.api, "comment_on": _ISSUE}
         source = SourceRef(kind="git", location=str(self.remote.path))
         return complete_publish(Publish.model_validate(told), source, batch=batch, job=job).plain()
 
-    def worlds(self) -> tuple[World, World]:
-        """Both, as worlds."""
-        return Branches(self.remote), Requests(self.forge)
+    def worlds(self) -> tuple[World, ...]:
+        """What is in both."""
+        return Branches(self.remote), Requests(self.forge), Comments(self.forge)
 
 
 @contextmanager
