@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ledger.connect import Database
-from ledger.errors import Unfit
+from ledger.errors import LedgerUnavailable, Unfit
 from ledger.reads import BatchRow, JobRow, find_batch, find_job
 from patchyard.local.home import Home
 from patchyard.local.processes import stack_processes
 from patchyard.local.servers import POSTGRES, database_url, read_state
 from patchyard.printable import printable
-from patchyard.settings import Settings, load_settings
+from patchyard.settings import Settings, load_settings, masked_url
 
 _POOL_MAX = 3
 
@@ -34,9 +34,16 @@ def url_of_ledger(settings: Settings) -> str:
 
 @contextmanager
 def opened_ledger(settings: Settings | None = None) -> Iterator[Database]:
-    """The ledger, for the length of a command."""
-    with Database(url_of_ledger(settings or load_settings()), name="patchyard cli", pool_max=_POOL_MAX) as db:
-        yield db
+    """The ledger, for the length of a command. LedgerUnavailable says which, and what to do."""
+    settings = settings or load_settings()
+    url = url_of_ledger(settings)
+    try:
+        with Database(url, name="patchyard cli", pool_max=_POOL_MAX) as db:
+            yield db
+    except LedgerUnavailable as error:
+        own = settings.database_url is not None
+        remedy = "start it, or correct PATCHYARD_DATABASE_URL" if own else "`patchyard up` starts what is missing"
+        raise LedgerUnavailable(f"{masked_url(url)}: {error.message}; {remedy}") from error
 
 
 def batch_named(db: Database, ref: str) -> BatchRow:

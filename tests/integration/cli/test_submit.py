@@ -305,11 +305,13 @@ def test_jobs_of_a_json_lines_file_have_its_lines(ledger, patchyard, place):
 
 
 def test_a_database_that_does_not_answer_is_one_line_after_the_checks(patchyard, place, monkeypatch):
-    monkeypatch.setenv("PATCHYARD_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
-    refused = patchyard("submit", "batch.yaml")
-    assert refused.status == 3
-    assert "does not answer" in refused.err
-    assert len(refused.err.splitlines()) == 1
+    monkeypatch.setenv("PATCHYARD_DATABASE_URL", "postgresql://nobody:s3cret@127.0.0.1:1/none")
+    for argv in (("submit", "batch.yaml"), ("list",), ("show", "b/j")):
+        refused = patchyard(*argv)
+        assert refused.status == 3
+        assert "@127.0.0.1:1/none: the database does not answer; start it, or correct PATCHYARD_DATA" in refused.err
+        assert "s3cret" not in refused.err
+        assert len(refused.err.splitlines()) == 1
 
 
 def test_without_a_stack_the_command_says_how_to_start_one(patchyard, monkeypatch):
