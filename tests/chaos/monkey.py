@@ -27,12 +27,15 @@ from tests.chaos.jobs import SHAPES
 from tests.chaos.proxy import Cut, Proxy, When
 from tests.chaos.yard import LEASE_SECONDS, QUEUES, Yard
 
+MINUTES, SEED, RESULTS = "CHAOS_MINUTES", "CHAOS_SEED", "CHAOS_RESULTS"
+"""Variables that say how long, which plan, and the file for what came of it."""
 WORKERS = tuple(f"{queue}-{number}" for queue in QUEUES for number in (1, 2))
 SCHEDULERS = ("scheduler-1", "scheduler-2")
 _AT_ONCE = 8
 _WEIGHTS = [3 if shape.to != "patch" else 1 for shape in SHAPES]
 """Jobs whose effects leave the ledger are what most can go wrong with."""
-_END_SECONDS = 300.0
+_END_SECONDS = 600.0
+_LOOK_SECONDS = 0.4
 _WRITES = (
     "ledger.lease_step(",
     "ledger.intend(",
@@ -56,7 +59,7 @@ class Monkey:
     yard: Yard
     wire: Proxy
     seed: int
-    mean_seconds: float = 1.3
+    mean_seconds: float = 1.1
     injected: Counter[str] = field(default_factory=Counter)
     refs: list[str] = field(default_factory=list)
     retried: dict[str, str] = field(default_factory=dict)
@@ -67,6 +70,7 @@ class Monkey:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._open: set[int] = set()
+        self._database_stands_still = False
         self._cuts: list[Cut] = []
         # Each with its weight: what costs much is done less often.
         self._faults: dict[Callable[[], str | None], int] = {
@@ -94,9 +98,11 @@ class Monkey:
     def run(self, seconds: float) -> None:
         """Faults for so long; then all is healed, and the jobs have time to end."""
         until = time.monotonic() + seconds
-        next_fault = time.monotonic()
+        next_fault = next_look = time.monotonic()
         while (now := time.monotonic()) < until:
-            self._keep_busy()
+            if now >= next_look and not self._database_stands_still:
+                self._keep_busy()
+                next_look = now + _LOOK_SECONDS
             self._heal(now)
             if now >= next_fault:
                 [fault] = self._plan.choices(list(self._faults), list(self._faults.values()))
@@ -202,15 +208,25 @@ class Monkey:
 
     def _restart_the_database(self) -> str:
         self.yard.postgres.restart()
+        self._database_stands_still = False
         return "database restarted"
 
-    def _stop_the_database(self) -> str:
+    def _stop_the_database(self) -> str | None:
+        """Other faults go on meanwhile, but for those that have to ask the ledger."""
+        if self._database_stands_still:
+            return None
+        self._database_stands_still = True
         self.yard.postgres.server.pause()
-        time.sleep(self._random.uniform(0.5, 2) * LEASE_SECONDS)
-        self.yard.postgres.server.resume()
+        self._after(self._random.uniform(0.5, 2) * LEASE_SECONDS, self._let_the_database_go_on)
         return "database stopped"
 
-    def _end_connections(self) -> str:
+    def _let_the_database_go_on(self) -> None:
+        self.yard.postgres.server.resume()
+        self._database_stands_still = False
+
+    def _end_connections(self) -> str | None:
+        if self._database_stands_still:
+            return None
         with psycopg.connect(self.yard.postgres.url, autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -239,7 +255,9 @@ class Monkey:
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def _repeat_messages(self) -> str:
+    def _repeat_messages(self) -> str | None:
+        if self._database_stands_still:
+            return None
         self.yard.valkey.server.resume()
         for ref in self._random.choices(self.refs, k=3):
             for step in self.yard.steps(ref):

@@ -14,6 +14,20 @@ from tests.chaos.monkey import Monkey
 from tests.chaos.outcomes import outcome_of
 from tests.chaos.world import Tally
 
+_ABOUT = """\
+# Chaos
+
+Made by `make chaos MINUTES=… SEED=… OUT=…`: jobs of twelve shapes run on PostgreSQL, Valkey, an engine, a git remote
+and a forge of the run's own, with two schedulers and two workers a queue, while everything is killed, stopped, cut off
+and lied to. Afterwards each job is compared with one of its shape to which nothing was done (state, reason, tree,
+patch, number of turns, calls and verifications), books and chains are audited, and effects are counted in the places
+that they go to.
+
+A commit that is cut was not sent, or not answered. A death at a crash point is counted besides the kill that made room
+for the process that was to die there. A fault of the remote or of the forge is one that met a write.
+
+"""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -24,6 +38,10 @@ class Report:
     monkey: Monkey
     tallies: list[Tally]
     findings: list[str]
+
+    def page(self) -> str:
+        """What is kept of the run: Markdown that explains itself."""
+        return _ABOUT + self.text()
 
     def text(self) -> str:
         """Markdown."""

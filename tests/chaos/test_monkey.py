@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.monkey import SCHEDULERS, WORKERS, Monkey
+from tests.chaos.monkey import MINUTES, RESULTS, SCHEDULERS, SEED, WORKERS, Monkey
 from tests.chaos.proxy import proxy_to
 from tests.chaos.report import Report
 from tests.chaos.yard import open_yard
 
-pytestmark = pytest.mark.engine
+_AROUND_SECONDS = 1_500
+"""For everything before the first fault and after the last one."""
 
-MINUTES, SEED, RESULTS = "CHAOS_MINUTES", "CHAOS_SEED", "CHAOS_RESULTS"
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(60 * float(os.environ.get(MINUTES, 1)) + _AROUND_SECONDS)]
 
 
 def test_whatever_is_done_to_it_every_job_ends_as_it_should(engine_host: str, sandbox_image: str) -> None:
@@ -31,9 +32,10 @@ def test_whatever_is_done_to_it_every_job_ends_as_it_should(engine_host: str, sa
         monkey.run(minutes * 60)
         findings = yard.violations(monkey.refs, retried=monkey.retried)
         findings += yard.crew.findings()
-        report = Report(seed, minutes, monkey, yard.tallies(monkey.refs), findings).text()
-    print(report)
+        report = Report(seed, minutes, monkey, yard.tallies(monkey.refs), findings)
+        text, page = report.text(), report.page()
+    print(text)
     if path := os.environ.get(RESULTS):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(f"# Chaos\n\n{report}")
+        Path(path).write_text(page)
     assert findings == []
