@@ -18,7 +18,7 @@ from pathlib import Path
 from ledger.errors import Unfit
 from patchyard.backends import choose_backend
 from patchyard.settings import load_settings
-import runners.sandbox.oci
+import runners.sandbox.oci, runners.sandbox.oci.rootless  # who is not root may be unable to reach this folder
 os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})
 try:
     chosen = choose_backend(load_settings(home=Path('/nonexistent'), sandbox_backend='{backend}'))
