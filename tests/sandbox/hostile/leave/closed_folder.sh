@@ -1,0 +1,3 @@
+# Fooled: as above, for all that a folder holds.
+# code: EPATH
+chmod 000 calc

@@ -1,0 +1,3 @@
+# Fooled: whoever reads the file waits for ever.
+# code: EPATH
+mkfifo notes

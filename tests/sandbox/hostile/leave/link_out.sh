@@ -1,0 +1,3 @@
+# Fooled: whoever reads `notes` on the machine reads its passwords.
+# code: EPATH
+ln -s /etc/passwd notes
