@@ -81,13 +81,24 @@ def amounts_row(amounts: Amounts) -> dict[str, int]:
     return dict(zip(RESOURCES, amounts.as_tuple(), strict=True))
 
 
+def not_predictable(patch: bytes | None) -> str | None:
+    """Why this patch has no place in a prediction, which is text; None if it has.
+
+    Patches are text since files that are not go into binary hunks; those that were made before that need not be.
+    """
+    if patch is None or _text(patch) is not None:
+        return None
+    return "its patch has lines that are no UTF-8, as a prediction must be"
+
+
 def prediction(row: ResultRow, patch: bytes | None) -> dict[str, str]:
-    """A row in the form that SWE-bench's harness evaluates; a job without a verified patch has an empty one."""
+    """A row in the form that SWE-bench's harness evaluates; a job without a verified patch has an empty one, and so has
+    one whose patch is `not_predictable`."""
     model = row.model.partition(":")[0] if row.model.startswith("replay:") else row.model
     return {
         "instance_id": row.job,
         "model_name_or_path": f"{MODEL_NAME}-{model}",
-        "model_patch": (patch or b"").decode("utf-8", "replace"),
+        "model_patch": _text(patch) or "",
     }
 
 

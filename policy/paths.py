@@ -40,6 +40,14 @@ def matching(globs: Sequence[str], paths: Iterable[str]) -> list[str]:
     return [path for path in paths if spec.match_file(path.replace("\n", "\x01"))]
 
 
+def verdict_on(globs: Sequence[str], path: str) -> bool | None:
+    """What the last of `globs` that matches `path` says of it: True, False where it begins with `!`, None if none does.
+
+    Raises BadInput for what is no pattern.
+    """
+    return _spec(tuple(globs)).check_file(path.replace("\n", "\x01")).include if globs else None
+
+
 def check_glob(glob: str) -> None:
     """Raise BadInput if `glob` is no pattern, or one whose match can take long."""
     names = glob.split("/")

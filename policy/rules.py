@@ -1,8 +1,9 @@
 """What the rules say of a call, and of what a command left behind: deny over ask over allow, and deny by default.
 
 Every rule looks at the whole call and the strictest answer counts, so the order in which rules are written changes
-nothing. A job can only tighten: it names protected and writable paths, and says what becomes of `ask`. Without a
-person to ask, `ask` means deny. The functions are pure; the caller writes each judgement into the job's history.
+nothing. A job can only tighten: it names protected and writable paths, and says what becomes of `ask`. The one thing
+that it can give back is what is protected in every job, see `policy.machinery`. Without a person to ask, `ask` means
+deny. The functions are pure; the caller writes each judgement into the job's history.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ledger.records.base import Record
 from ledger.records.job import JobSpec
 from ledger.records.step import Event
 from ledger.records.tool import ErrorCode, ToolCall
+from policy.machinery import protected_among
 from policy.paths import matching
 from policy.tools import ApplyPatch, Risk, contract_of
 
@@ -86,10 +88,8 @@ def judge_changes(paths: Sequence[str], job: JobSpec, *, risk: Risk) -> Judgemen
     """The judgement of a change of `paths`, proposed by a patch or made by a command. `risk` is the call's."""
     found = [_allow("workspace-write", risk, "the paths are writable and not protected")]
     found += [
-        Judgement(
-            decision="deny", rule="protected-path", risk="high", path=path, reason=f"{path} is protected in this job"
-        )
-        for path in matching(job.protected, paths)[:1]
+        Judgement(decision="deny", rule="protected-path", risk="high", path=path, reason=_protected(job, path))
+        for path in protected_among(job, paths)[:1]
     ]
     writable = set(matching(job.writable, paths))
     found += [
@@ -113,6 +113,12 @@ def judge_changes(paths: Sequence[str], job: JobSpec, *, risk: Risk) -> Judgemen
         for path in matching(RUNS_ELSEWHERE, paths)[:1]
     ]
     return _settled(job, found)
+
+
+def _protected(job: JobSpec, path: str) -> str:
+    if matching(job.protected, (path,)):
+        return f"{path} is protected in this job"
+    return f"{path} decides how tests run, and is protected in every job whose `protected` does not give it back"
 
 
 def _first(paths: Iterable[str]) -> list[str]:

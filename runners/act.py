@@ -26,7 +26,7 @@ from ledger.steps import MAX_ATTEMPTS
 from policy.errors import ToolFailure, tool_error
 from policy.rules import Judgement, judge, judge_changes
 from policy.tools import ToolContract, contract_of
-from runners.command import CommandInvalid, run_command
+from runners.command import CommandInvalid, job_limits, run_command
 from runners.ends import step_work
 from runners.runner import Runner
 from runners.sandbox.backend import EngineUnavailable, SandboxBroken, SandboxLost
@@ -145,7 +145,7 @@ def _run_tests(turn: _Act, store: Store, _contract: ToolContract, _args: Any) ->
     tested = run_tests_on(turn.runner, claim, turn.time, store, claim.head_tree, claim.job.tests, reuse="none")
     if tested.run.output_sha256:
         turn.refs["output"] = tested.run.output_sha256
-    return observed_tests(tested, turn.runner.limits)
+    return observed_tests(tested, claim.job.tests, job_limits(claim), turn.runner.limits)
 
 
 def _run_shell(turn: _Act, store: Store, contract: ToolContract, args: Any) -> Observed:
@@ -265,6 +265,13 @@ def _result(
     )
 
 
+def _counts(result: ToolResult) -> dict[str, Any]:
+    """What came of the tests, where some were run: a call can go well while what it looked at does not."""
+    data = result.data or {}
+    names = ("passed", "failed", "skipped")
+    return {"tests": {name: data[name] for name in names}} if all(name in data for name in names) else {}
+
+
 def _completion(turn: _Act, result: ToolResult, end: Reason | None = None) -> Completion:
     finished = turn.call.name == "finish" and result.ok
     follows = (
@@ -280,6 +287,7 @@ def _completion(turn: _Act, result: ToolResult, end: Reason | None = None) -> Co
         "message": result.error.message if result.error else None,
         "truncated": result.truncated,
         "cost": result.cost,
+        **_counts(result),
     }
     return Completion(
         result=result.plain(),

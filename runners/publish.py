@@ -12,6 +12,7 @@ from typing import Any
 from ledger.actions import action_id_of, intend
 from ledger.connect import ActionConflict
 from ledger.faults import crash_point
+from ledger.objects import MAX_OBJECT_BYTES
 from ledger.reads import verdict_of
 from ledger.records.base import sha256_hex
 from ledger.records.step import Claim, Completion, Event, NewObject, NextStep
@@ -23,7 +24,7 @@ from runners.effects.pace import LedgerGate
 from runners.effects.publication import Publication, Publisher
 from runners.ends import ended, step_work
 from runners.runner import Runner
-from runners.workspace.diff import changed_paths, patch_bytes
+from runners.workspace.diff import PatchTooBig, changed_paths, patch_bytes
 from runners.workspace.store import Store
 
 PUBLISH = "publish"
@@ -39,7 +40,10 @@ def publish(claim: Claim, runner: Runner) -> Completion:
     if not (verdict.get("ok") and verdict.get("on") == "head" and verdict.get("tree") == claim.head_tree):
         return _verify_again(claim, verdict.get("tree"))
     store = runner.workspace(claim)
-    patch = patch_bytes(store, claim.job.base_tree, claim.head_tree)
+    try:
+        patch = patch_bytes(store, claim.job.base_tree, claim.head_tree, max_bytes=MAX_OBJECT_BYTES)
+    except PatchTooBig as too_big:
+        return ended("publish_refused", f"{too_big.message}, and no more is kept")
     kept = {"sha256": sha256_hex(patch), "bytes": len(patch), "tree": claim.head_tree}
     if claim.job.publish.to == "patch":
         return _patch_only(claim, runner, store, patch, kept)

@@ -1,9 +1,9 @@
 """A test command run on a tree, as evidence: what was run, on what, how it ended, and what its report says.
 
-Evidence is keyed by content: tree (with whatever was laid over it), image, command, report, limits. Sandboxes are used
-once and see nothing else, so a run of the same key need not be repeated, whoever ran it. Only a run that ended by
-itself and left a whole report is kept for others: what a timeout or a full disk says is about the host as much as
-about the tree.
+Evidence is keyed by content: tree (with whatever was laid over it), image, command, report, limits, and the backend and
+runtime whose isolation it rests on. Sandboxes are used once and see nothing else, so a run of the same key need not be
+repeated, whoever ran it. Only a run that ended by itself and left a whole report is kept for others: what a timeout or
+a full disk says is about the host as much as about the tree.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from ledger.records.base import canonical_json, sha256_hex
 from ledger.records.job import Acceptance, Tests
 from ledger.records.step import Claim
 from ledger.records.verdict import TestRun
+from policy.ceilings import MIB
 from runners.command import Command, job_limits, run_command
-from runners.reports import Report, read_report
+from runners.reports import MAX_REPORT_BYTES, Report, read_report
 from runners.runner import Runner
-from runners.sandbox.spec import Ended, ReportFile, SandboxResult
+from runners.sandbox.spec import Ended, EngineFacts, ReportFile, SandboxResult
 from runners.spending import SandboxTime
 from runners.tools.observed import tail_of
 from runners.workspace.store import Store
 
-_EndedRun = Literal["exited", "signalled", "timed_out", "oom_killed", "disk_full", "command_not_found"]
+_EndedRun = Literal[
+    "exited", "signalled", "timed_out", "oom_killed", "disk_full", "command_not_found", "output_flooded"
+]
 Reuse = Literal["any", "passed", "none"]
 """Which earlier runs of the same key will do. A failure may be a flaky test's, and may not be held against a head that
 it was not seen on in its own sandbox."""
-_KEY_FORM = "test run 1"
+_KEY_FORM = "test run 2"
 MAX_KEPT_TESTS = 20_000
 """A run of more tests is good for its own verdict, but not kept for others."""
 
@@ -50,10 +53,12 @@ class TestedTree:
         return self.run.ended == "exited" and self.run.report == "ok" and not self.run.output_truncated
 
 
-def evidence_key(claim: Claim, tree: str, tests: Tests | Acceptance) -> str:
+def evidence_key(claim: Claim, tree: str, tests: Tests | Acceptance, engine: EngineFacts) -> str:
     """The key of a run of `tests` on `tree`; acceptance files are laid over `tree` already."""
     content = [
         _KEY_FORM,
+        engine.backend,
+        engine.runtime,
         tree,
         claim.job.image,
         list(tests.command),
@@ -78,16 +83,15 @@ def run_tests_on(
 
     Raises what run_command does, and LeaseLost.
     """
-    key = evidence_key(claim, tree, tests)
+    engine = runner.backend.facts()
+    key = evidence_key(claim, tree, tests, engine)
     known = None if reuse == "none" else find_evidence(runner.db, key)
     if known is not None and (reuse == "any" or _all_passed(known)):
         return TestedTree(known)
     command = Command(argv=tests.command, timeout_seconds=tests.timeout_seconds, reports=(tests.report,))
     result = run_command(runner, claim, time, store, tree, command)
-    report = _report(result.reports, store, tree)
-    tested = TestedTree(
-        _run(key, tree, result, report, runner), "no report was written" if report is None else report.remark
-    )
+    report, remark = _report(result.reports, store, tree)
+    tested = TestedTree(_run(key, tree, result, report, runner, engine), remark)
     if report is not None:
         tested.messages.update(report.messages)
     if tested.is_whole and len(tested.run.tests) <= MAX_KEPT_TESTS:
@@ -99,23 +103,31 @@ def _all_passed(run: TestRun) -> bool:
     return run.exit_code == 0 and run.failed == 0 and run.passed > 0
 
 
-def _report(files: tuple[ReportFile, ...], store: Store, tree: str) -> Report | None:
+def _report(files: tuple[ReportFile, ...], store: Store, tree: str) -> tuple[Report | None, str]:
+    """The report, and what is amiss with it or with its not being there."""
     file = next(iter(files), None)
-    if file is None or file.state in ("missing", "not_a_file"):
-        return None
+    if file is None or file.state == "missing":
+        return None, "no report was written"
+    if file.state == "not_a_file":
+        return None, f"{file.path} is a link, a folder or a special file"
     if file.state == "too_big":
-        return Report("too_big", "the report is too big")
-    return read_report(file.data, lambda: (entry.path for entry in store.walk(tree)))
+        return Report("too_big"), f"it has more than {MAX_REPORT_BYTES // MIB} MiB"
+    report = read_report(file.data, lambda: (entry.path for entry in store.walk(tree)))
+    return report, report.remark
 
 
-def _run(key: str, tree: str, result: SandboxResult, report: Report | None, runner: Runner) -> TestRun:
+def _run(
+    key: str, tree: str, result: SandboxResult, report: Report | None, runner: Runner, engine: EngineFacts
+) -> TestRun:
     output = result.output
     return TestRun(
         evidence_key=key,
         tree=tree,
         exit_code=result.exit_code,
+        signal=result.signal,
         ended=_ENDED[result.ended],
         output_truncated=result.output_truncated,
+        output_bytes=result.output_bytes,
         report="missing" if report is None else report.status,
         tests=report.tests if report else {},
         discovered=len(report.tests) if report else 0,
@@ -126,6 +138,7 @@ def _run(key: str, tree: str, result: SandboxResult, report: Report | None, runn
         output_sha256=put_object(runner.db, "output", output) if output else None,
         output_tail=tail_of(output, runner.limits.output_tail_bytes),
         sandbox=result.sandbox,
+        ran_on=f"{engine.backend}/{engine.runtime}",
     )
 
 
@@ -136,5 +149,5 @@ _ENDED: dict[Ended, _EndedRun] = {
     "oom_killed": "oom_killed",
     "disk_full": "disk_full",
     "command_not_found": "command_not_found",
-    "output_flooded": "signalled",  # killed for an output without end, which is then truncated too
+    "output_flooded": "output_flooded",
 }

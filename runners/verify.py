@@ -15,14 +15,16 @@ from ledger.objects import ObjectMissing, get_object
 from ledger.records.job import Acceptance, Reason, Tests
 from ledger.records.step import Claim, Completion, Event, NextStep
 from ledger.records.verdict import IdCounts, TestOutcome, TestRun, Verdict
-from runners.command import CommandInvalid
+from runners.command import CommandInvalid, job_limits
 from runners.ends import ended, step_work
+from runners.guarded import hides_a_module, is_a_test, protected_changes
 from runners.reports import outcome_of
 from runners.runner import Runner
 from runners.sandbox.backend import SandboxBroken
 from runners.spending import OutOfBudget, SandboxTime
 from runners.testrun import Reuse, TestedTree, run_tests_on
-from runners.workspace.diff import changed_paths, protected_changes
+from runners.told import how_it_ended, too_much_output
+from runners.workspace.diff import ChangedPath, changed_paths
 from runners.workspace.errors import RefusedWorkspace
 from runners.workspace.overlay import lay_over
 from runners.workspace.store import Store
@@ -93,7 +95,7 @@ def _check_base(seen: _Verification) -> str:
     if acceptance is None or not acceptance.red_on_base:
         return "nothing to show on the base"
     tested = _run_acceptance(seen, acceptance)
-    _require_usable(tested, "environment_failed", "on the base")
+    _require_usable(seen, tested, acceptance, "environment_failed", "on the base")
     run = tested.run
     outcomes = {test: outcome_of(run.tests, test) for test in acceptance.fail_to_pass}
     passing = [test for test, outcome in outcomes.items() if outcome == "passed"]
@@ -117,30 +119,43 @@ def _check_head(seen: _Verification) -> str:
     seen.files_changed = len(changes)
     if not changes:
         raise _Unmet("empty_patch", "the tree is the base: nothing was changed")
-    _check_protected(seen)
+    _check_protected(seen, changes)
     if job.tests is None and job.acceptance is None:
         raise _Unmet("no_tests_ran", "the job has neither tests nor acceptance")
     said = []
+    rewritten = [change.path for change in changes if change.kind != "added" and is_a_test(change.path)]
     if job.tests is not None:
         said.append(_check_candidate(seen, job.tests))
     if job.acceptance is not None:
         said.append(_check_acceptance(seen, job.acceptance))
+    if rewritten:
+        said.append(f"the patch changes tests of the base: {_some(rewritten)}")
     return "; ".join(said)
 
 
-def _check_protected(seen: _Verification) -> None:
+def _check_protected(seen: _Verification, changes: list[ChangedPath]) -> None:
     job = seen.claim.job
-    protected = protected_changes(seen.store, job.base_tree, seen.tree, job.protected)
-    seen.protected_changed = tuple(sorted(protected)[:SHOWN_IDS])
+    protected = protected_changes(seen.store, job, seen.tree, changes)
+    tree = seen.tree if job.acceptance is None else _laid_over(seen, seen.tree, job.acceptance)
+    protected |= {
+        change.path: "would be imported in place of an acceptance test"
+        for change in changes
+        if change.kind == "added" and change.path not in protected and hides_a_module(seen.store, tree, change.path)
+    }
+    seen.protected_changed = tuple(protected)[:SHOWN_IDS]
     if protected:
-        raise _Unmet("protected_path_changed", f"changed although protected: {_some(seen.protected_changed)}")
+        shown = _some([f"{path} ({why})" for path, why in protected.items()])
+        raise _Unmet(
+            "protected_path_changed",
+            f"changed although protected: {shown}; what a job's patch may change of these, `protected` says with a !",
+        )
 
 
 def _check_candidate(seen: _Verification, tests: Tests) -> str:
     tested = run_tests_on(seen.runner, seen.claim, seen.time, seen.store, seen.tree, tests, reuse=seen.reuse)
     run = tested.run
     seen.candidate = _trimmed(run)
-    _require_usable(tested, "verification_failed", "in the job's tests")
+    _require_usable(seen, tested, tests, "verification_failed", "in the job's tests")
     if run.discovered == 0:
         raise _Unmet("no_tests_ran", "the job's test command found no tests")
     if run.passed + run.failed == 0:
@@ -150,7 +165,8 @@ def _check_candidate(seen: _Verification, tests: Tests) -> str:
         which = f": {_some(bad)}" if bad else ""
         raise _Unmet("verification_failed", f"the job's tests ended with {run.exit_code}{which}")
     if run.output_truncated:
-        raise _Unmet("verification_failed", "the job's tests wrote more output than is kept")
+        said = too_much_output(run, job_limits(seen.claim))
+        raise _Unmet("verification_failed", f"the command of the job's tests {said}")
     if run.failed:
         raise _Unmet("verification_failed", f"the tests ended with 0 and their report shows {run.failed} failures")
     return f"{run.passed} of the job's tests passed"
@@ -158,10 +174,14 @@ def _check_candidate(seen: _Verification, tests: Tests) -> str:
 
 def _check_acceptance(seen: _Verification, acceptance: Acceptance) -> str:
     tested = _run_acceptance(seen, acceptance)
-    _require_usable(tested, "acceptance_failed", "in the acceptance tests")
+    _require_usable(seen, tested, acceptance, "acceptance_failed", "in the acceptance tests")
     not_passed = (*seen.fail_to_pass.not_passed, *seen.pass_to_pass.not_passed)
     if not_passed:
         raise _Unmet("acceptance_failed", f"did not pass: {_some(not_passed)}")
+    run = tested.run
+    if run.exit_code != 0 and not run.failed:
+        why = f"the acceptance command ended with {run.exit_code}, and its report shows no failure to explain it"
+        raise _Unmet("acceptance_failed", why)
     return f"{seen.fail_to_pass.passed + seen.pass_to_pass.passed} acceptance tests passed"
 
 
@@ -188,13 +208,14 @@ def _laid_over(seen: _Verification, tree: str, acceptance: Acceptance) -> str:
         raise _Unmet("environment_failed", f"acceptance files: {error.message}") from None
 
 
-def _require_usable(tested: TestedTree, reason: Reason, where: str) -> None:
+def _require_usable(
+    seen: _Verification, tested: TestedTree, tests: Tests | Acceptance, reason: Reason, where: str
+) -> None:
     """Raises _Unmet if the run ended in another way than by itself, or without a report."""
     run = tested.run
-    if run.ended == "command_not_found":
-        raise _Unmet("environment_failed", f"the command is not in the sandbox image ({where})")
     if run.ended != "exited":
-        raise _Unmet(reason, f"the command {run.ended.replace('_', ' ')} {where}")
+        why = "environment_failed" if run.ended == "command_not_found" else reason
+        raise _Unmet(why, f"{where}, the command {how_it_ended(run, tests, job_limits(seen.claim))}")
     if run.report != "ok":
         raise _Unmet(reason, f"the report is {run.report.replace('_', ' ')} {where}: {tested.remark}")
 

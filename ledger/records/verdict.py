@@ -14,6 +14,7 @@ class TestRun(Record):
     """One run of a test command in a fresh sandbox, keyed by content (`evidence_key`).
 
     `report` is `ok`, or why it can't be used. `tests` maps test ids to outcomes and is empty where there is no report.
+    `signal` is given where `ended` is `signalled`. `ran_on` names backend and runtime of the sandbox.
     """
 
     __test__: ClassVar[bool] = False  # not a test class for pytest
@@ -22,8 +23,10 @@ class TestRun(Record):
     reused: bool = False
     tree: str
     exit_code: int | None
-    ended: Literal["exited", "signalled", "timed_out", "oom_killed", "disk_full", "command_not_found"]
+    signal: int | None = None
+    ended: Literal["exited", "signalled", "timed_out", "oom_killed", "disk_full", "command_not_found", "output_flooded"]
     output_truncated: bool
+    output_bytes: int = 0
     report: Literal["ok", "missing", "malformed", "too_big"]
     tests: dict[str, TestOutcome] = {}
     discovered: int = 0
@@ -34,6 +37,7 @@ class TestRun(Record):
     output_sha256: str | None = None
     output_tail: str = ""
     sandbox: str = ""
+    ran_on: str = ""
 
 
 class IdCounts(Record):

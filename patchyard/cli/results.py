@@ -19,7 +19,7 @@ from patchyard.cli.console import ExitStatus, leave, print_table, say, table
 from patchyard.cli.opened import batch_named, opened_ledger
 from patchyard.cli.units import finished_of, span_text, spend_text, state_words, states_line, usd_text
 from patchyard.printable import printable
-from patchyard.results import json_lines, junit, patch_of, prediction, public_row, result_rows
+from patchyard.results import json_lines, junit, not_predictable, patch_of, prediction, public_row, result_rows
 
 _FILES = {"jsonl": "results.jsonl", "predictions": "predictions.jsonl", "junit": "junit.xml", "table": "results.jsonl"}
 
@@ -96,10 +96,15 @@ def _texts(db: Database, batch: BatchRow, form: ResultFormat) -> Iterator[str]:
     if form is ResultFormat.JUNIT:
         counts = {str(state): number for state, number in batch_progress(db, batch.id).states.items()}
         return junit(batch.name, counts, rows)
-    of = prediction if form is ResultFormat.PREDICTIONS else public_row
 
     def line(row: ResultRow) -> Any:
-        return of(row, patch_of(db, row))
+        patch = patch_of(db, row)
+        if form is not ResultFormat.PREDICTIONS:
+            return public_row(row, patch)
+        if why := not_predictable(patch):
+            name = f"{printable(row.batch)}/{printable(row.job)}"
+            say(f"patchyard: {name} is an empty prediction: {why}; `patchyard patch {name}` has it byte for byte")
+        return prediction(row, patch)
 
     return json_lines(rows, line)
 

@@ -199,6 +199,11 @@ def _print_verdict(verdict: dict[str, Any]) -> None:
     if candidate:
         numbers = ", ".join(f"{candidate.get(name, 0)} {name}" for name in ("discovered", "passed", "failed"))
         print(f"  tests of the repository: {numbers}")
+    for name, what in (("candidate", "tests of the repository"), ("acceptance", "acceptance tests")):
+        run = verdict.get(name) or {}
+        if run.get("reused"):
+            where = " ".join(str(run[key]) for key in ("sandbox", "ran_on") if run.get(key))
+            print(f"  {what}: not run again, the same run on this tree counts ({printable(where, 200)})")
     print()
 
 

@@ -14,6 +14,7 @@ from ledger.reads import StepRow
 from patchyard.printable import printable
 
 _LIMIT = 100
+_COUNTS = ("passed", "failed", "skipped")
 
 
 def step_words(step: StepRow) -> str:
@@ -48,10 +49,30 @@ def _call_words(call: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     if isinstance(error, Mapping):
         words += f" → {error.get('code', 'error')}: {error.get('message', '')}"
     elif result.get("ok"):
-        words += " → ok"
+        words += f" → {_outcome_words(result.get('data'))}"
     elif "given_back" in result:
         words += f" → given back: {result['given_back']}"
     return _line(words)
+
+
+def _outcome_words(data: Any) -> str:
+    """What came of a call that went well: of tests and of a command, what they ended with."""
+    if not isinstance(data, Mapping):
+        return "ok"
+    if all(name in data for name in _COUNTS):
+        return _ended_words(data) or tests_words(data)
+    if "exit_code" in data:
+        return _ended_words(data) or f"exit status {data['exit_code']}"
+    return "ok"
+
+
+def _ended_words(data: Mapping[str, Any]) -> str:
+    return "" if data.get("ended", "exited") == "exited" else str(data.get("ended_because") or data["ended"])
+
+
+def tests_words(counts: Mapping[str, Any]) -> str:
+    """How many tests passed, failed and were skipped."""
+    return ", ".join(f"{counts[name]} {name}" for name in _COUNTS)
 
 
 def _verdict_words(wanted: Mapping[str, Any], result: Mapping[str, Any]) -> str:
@@ -69,7 +90,8 @@ def event_words(kind: str, body: Mapping[str, Any]) -> str:
     if kind == "decision":
         return _decision_words(body)
     if kind == "tool_result":
-        outcome = "ok" if body.get("ok") else f"{body.get('code', '')}: {body.get('message', '')}"
+        counted = tests_words(body["tests"]) if isinstance(body.get("tests"), Mapping) else "ok"
+        outcome = counted if body.get("ok") else f"{body.get('code', '')}: {body.get('message', '')}"
         return _line(f"{body.get('tool', '')} → {outcome}")
     if kind == "verification":
         return _verdict_words(body, body)

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from ledger.records.job import Tests
 from ledger.records.tool import ErrorCode
+from policy.ceilings import Limits
 from policy.errors import ToolFailure
 from runners.testrun import TestedTree
+from runners.told import how_it_ended, too_much_output
 from runners.tools.observed import Observed, ToolLimits
 
-_CODES: dict[str, tuple[ErrorCode, str]] = {
-    "command_not_found": ("ENOCOMMAND", "the test command is not in the sandbox image"),
-    "timed_out": ("ETIMEDOUT", "the tests did not end in time"),
-    "disk_full": ("EDISK", "the disk of the sandbox is full"),
+_CODES: dict[str, ErrorCode] = {
+    "command_not_found": "ENOCOMMAND",
+    "timed_out": "ETIMEDOUT",
+    "disk_full": "EDISK",
+    "output_flooded": "ETOOBIG",
 }
 
 
-def observed_tests(tested: TestedTree, limits: ToolLimits) -> Observed:
-    """What is shown of a test run. Raises ToolFailure ENOCOMMAND, ETIMEDOUT, EDISK or ENOTESTS, with the same data."""
+def observed_tests(tested: TestedTree, tests: Tests, sandbox: Limits, limits: ToolLimits) -> Observed:
+    """What is shown of a run of `tests` within `sandbox`'s limits.
+
+    Raises ToolFailure ENOCOMMAND, ETIMEDOUT, EDISK, ETOOBIG or ENOTESTS, with the same data.
+    """
     run = tested.run
     failed = [test for test, outcome in run.tests.items() if outcome in ("failed", "error")]
     shown = [
@@ -32,6 +39,8 @@ def observed_tests(tested: TestedTree, limits: ToolLimits) -> Observed:
         "passed_all": run.exit_code == 0 and run.ended == "exited",
         "exit_code": run.exit_code,
         "ended": run.ended,
+        **({"ended_because": how_it_ended(run, tests, sandbox)} if run.ended != "exited" else {}),
+        **({"output_remark": too_much_output(run, sandbox)} if run.output_truncated else {}),
         "report": run.report,
         **({"report_remark": tested.remark} if tested.remark else {}),
         "discovered": run.discovered,
@@ -43,8 +52,7 @@ def observed_tests(tested: TestedTree, limits: ToolLimits) -> Observed:
         "run_ms": run.run_ms,
     }
     if run.ended in _CODES:
-        code, message = _CODES[run.ended]
-        raise ToolFailure(code, message, data=data)
+        raise ToolFailure(_CODES[run.ended], f"the test command {how_it_ended(run, tests, sandbox)}", data=data)
     if run.report == "ok" and run.discovered == 0:
         raise ToolFailure("ENOTESTS", "the command found no tests", data=data)
     truncated = run.output_truncated or len(shown) < len(failed)

@@ -8,7 +8,7 @@ from policy.paths import matches
 from policy.tools import ShowDiff
 from runners.tools.files import check_pattern
 from runners.tools.observed import Observed, ToolLimits, shown_path, shown_text
-from runners.workspace.diff import ChangedPath, changed_paths, patch_bytes
+from runners.workspace.diff import ChangedPath, changed_paths, shown_patch
 from runners.workspace.store import Store
 
 
@@ -21,7 +21,7 @@ def show_diff(store: Store, base: str, tree: str, args: ShowDiff, limits: ToolLi
     all_changes = changed_paths(store, base, tree)
     changes = [change for change in all_changes if matches((args.glob,), change.path)]
     wanted = tree if len(changes) == len(all_changes) else _only(store, base, changes)
-    patch = patch_bytes(store, base, wanted)
+    patch = shown_patch(store, base, wanted)
     shown = _cut(patch, limits.diff_bytes)
     files = [{"path": shown_path(change.path), "change": change.kind} for change in changes[: limits.diff_files]]
     truncated = len(shown) < len(patch) or len(files) < len(changes)

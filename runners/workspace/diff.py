@@ -1,7 +1,8 @@
 """What differs between two trees: as paths, as a patch that `git apply` takes, and against globs.
 
 The patch is a pure function of the two trees: our own headers around libgit2's text hunks, no renames, full object
-ids, no attributes and no configuration, so that the same trees give the same bytes on every host.
+ids, no attributes and no configuration, so that the same trees give the same bytes on every host. It is always UTF-8
+text without NUL, since it travels in JSON: a file that is not goes into git's binary hunks.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import base64
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -18,15 +19,14 @@ import pathspec
 import pygit2
 from pygit2.enums import DiffOption
 
-from ledger.errors import BadInput
+from ledger.errors import BadInput, Permanent
 from runners.workspace.paths import decode_path, encode_path
 from runners.workspace.store import SUBMODULE, Store
 from runners.workspace.trees import EMPTY_TREE, RawEntry, canonical_mode
 
 ChangeKind = Literal["added", "deleted", "modified"]
 NO_ID = "0" * 40
-# git's own rule (buffer_is_binary): a NUL among the first 8000 bytes. Beyond 16 MiB hunks cost more than they tell.
-_SNIFFED_BYTES = 8_000
+# Beyond 16 MiB hunks cost more than they tell.
 _MAX_TEXT_BYTES = 16 * 1024 * 1024
 
 
@@ -88,20 +88,43 @@ def _changed(path: bytes, before: _Leaf, after: _Leaf) -> ChangedPath:
 # -- the patch ---------------------------------------------------------------------------------------------------------
 
 
-def patch_bytes(store: Store, old: str, new: str) -> bytes:
+class PatchTooBig(Permanent):
+    """The patch is larger than what can be kept of it."""
+
+
+def patch_bytes(store: Store, old: str, new: str, *, max_bytes: int | None = None) -> bytes:
     """The patch from `old` to `new`, `git apply`-able to a checkout of `old`; b"" when they are equal.
 
-    Binary files are included in both directions. Raises `ObjectUnreadable`.
+    UTF-8 without NUL. Files that are no such text are included in both directions. Over `max_bytes` it is packed: all
+    files as binary hunks, in one direction. Raises `ObjectUnreadable`, and `PatchTooBig` if that does not help.
     """
-    return b"".join(_file_patch(store, change) for change in changed_paths(store, old, new))
+    try:
+        return _patch(store, old, new, max_bytes, _PORTABLE)
+    except PatchTooBig:
+        return _patch(store, old, new, max_bytes, _PACKED)
 
 
-def _file_patch(store: Store, change: ChangedPath) -> bytes:
+def shown_patch(store: Store, old: str, new: str) -> bytes:
+    """As `patch_bytes`, for whoever reads it: all that is no binary file stands as lines, whatever its encoding."""
+    return _patch(store, old, new, None, _SHOWN)
+
+
+def _patch(store: Store, old: str, new: str, max_bytes: int | None, form: _Form) -> bytes:
+    parts, size = [], 0
+    for change in changed_paths(store, old, new):
+        parts.append(_file_patch(store, change, form))
+        size += len(parts[-1])
+        if max_bytes is not None and size > max_bytes:
+            raise PatchTooBig(f"the patch has more than {max_bytes >> 20} MiB")
+    return b"".join(parts)
+
+
+def _file_patch(store: Store, change: ChangedPath, form: _Form) -> bytes:
     if change.kind == "modified" and change.old_mode & 0o170000 != change.new_mode & 0o170000:
         # A file that became a link is another file: git writes it as a deletion and an addition.
         gone = ChangedPath(change.path, "deleted", change.old_mode, change.old_id, 0, NO_ID)
         come = ChangedPath(change.path, "added", 0, NO_ID, change.new_mode, change.new_id)
-        return _file_patch(store, gone) + _file_patch(store, come)
+        return _file_patch(store, gone, form) + _file_patch(store, come, form)
     path = encode_path(change.path)
     old_name, new_name = _quoted(b"a/" + path), _quoted(b"b/" + path)
     lines = [b"diff --git %b %b" % (old_name, new_name)]
@@ -119,8 +142,8 @@ def _file_patch(store: Store, change: ChangedPath) -> bytes:
         return head
     before = _content(store, change.old_mode, change.old_id)
     after = _content(store, change.new_mode, change.new_id)
-    if _is_binary(before) or _is_binary(after):
-        return head + b"GIT binary patch\n" + _literal(after) + _literal(before)
+    if not (form.as_text(before) and form.as_text(after)):
+        return head + b"GIT binary patch\n" + _literal(after) + (_literal(before) if form.both_ways else b"")
     if not before and not after:
         return head
     labels = (
@@ -138,8 +161,27 @@ def _content(store: Store, mode: int, object_id: str) -> bytes:
     return store.blob(object_id)
 
 
-def _is_binary(data: bytes) -> bool:
-    return b"\0" in data[:_SNIFFED_BYTES] or len(data) > _MAX_TEXT_BYTES
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """Which files stand as lines of text, and whether the others can be taken back too."""
+
+    as_text: Callable[[bytes], bool]
+    both_ways: bool = True
+
+
+def _is_text(data: bytes) -> bool:
+    if b"\0" in data or len(data) > _MAX_TEXT_BYTES:
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+_PORTABLE = _Form(_is_text)
+_PACKED = _Form(lambda data: not data, both_ways=False)
+_SHOWN = _Form(lambda data: b"\0" not in data[:8_000] and len(data) <= _MAX_TEXT_BYTES)  # as git tells them apart
 
 
 def _hunks(before: bytes, after: bytes) -> bytes:
@@ -194,9 +236,3 @@ def _spec(globs: tuple[str, ...]) -> pathspec.GitIgnoreSpec:
         return pathspec.GitIgnoreSpec.from_lines(globs)
     except (ValueError, re.error) as error:
         raise BadInput(f"a glob that cannot be read ({error})", remedy="write it as a line of a .gitignore") from error
-
-
-def protected_changes(store: Store, base: str, tree: str, globs: Iterable[str]) -> list[str]:
-    """The paths that differ between `base` and `tree` and that `globs` protect, sorted."""
-    wanted = tuple(globs)
-    return [change.path for change in changed_paths(store, base, tree) if matches(wanted, change.path)]

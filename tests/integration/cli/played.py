@@ -98,7 +98,8 @@ def play(db: Database, key: str, *, text: str = "thinking", output: str = "1 pas
         probe_id=good_probe(db),
     )
     mark_sandbox(db, f"box-{key}", "removed", {"gone": True})
-    observed = {"call_id": "call_2", "ok": True, "data": {"output": output}, "error": None, "truncated": False}
+    data = {"output": output, "exit_code": 1, "ended": "exited", "passed": 71, "failed": 2, "skipped": 1}
+    observed = {"call_id": "call_2", "ok": True, "data": data, "error": None, "truncated": False}
     spent = Amounts(tool_calls=1, sandbox_ms=900)
     complete_step(db, act, Completion(result=observed, spent=spent, next=NextStep(kind="decide")))
     decide(
@@ -118,6 +119,9 @@ def verify(db: Database, key: str, *, ok: bool = True, patch: bytes = PATCH, why
         report="ok",
         discovered=3,
         passed=3,
+        reused=True,
+        sandbox="py-7",
+        ran_on="docker/runc",
     )
     verdict = Verdict(
         on="head",

@@ -61,8 +61,11 @@ def test_a_wrong_state_or_batch_or_job_is_one_line(mixed, patchyard):
 def test_show_tells_the_whole_job(mixed, patchyard):
     shown = patchyard("show", "mixed/a-good")
     assert shown.status == 0
-    for said in ("completed, verified", "calls run_tests", "run_tests {} → ok", "final: thinking", "It is broken."):
+    for said in ("completed, verified", "calls run_tests", "final: thinking", "It is broken."):
         assert said in shown.out
+    assert "run_tests {} → 71 passed, 2 failed, 1 skipped" in shown.out
+    again = "tests of the repository: not run again, the same run on this tree counts (py-7 docker/runc)"
+    assert again in shown.out
     assert "fail_to_pass: 2 passed, 0 did not" in shown.out
     assert "sandboxes: 1 in all, 0 not proved dead" in shown.out
     row = patchyard("show", "mixed/a-good", "--json").json
@@ -160,6 +163,12 @@ def test_a_patch_that_is_no_text_is_carried_in_base64(ledger, patchyard):
     (row,) = [json.loads(line) for line in patchyard("results", "binary", "--json").out.splitlines()]
     assert (row["patch"], row["patch_base64"]) == (None, "K2NhZukK")
     assert patchyard("patch", "binary/a").out.encode("utf-8", "surrogateescape") == b"+caf\xe9\n"
+    predicted = patchyard("results", "binary", "--format", "predictions")
+    assert predicted.json["model_patch"] == ""
+    assert predicted.err == (
+        "patchyard: binary/a is an empty prediction: its patch has lines that are no UTF-8, as a prediction must be; "
+        "`patchyard patch binary/a` has it byte for byte\n"
+    )
 
 
 def test_hostile_text_reaches_no_terminal(ledger, patchyard):

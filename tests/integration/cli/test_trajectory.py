@@ -23,7 +23,7 @@ def test_a_finished_job_is_a_whole_trajectory(ledger, patchyard):
     (made,), (observed,) = call["tool_calls"], call["observation"]["results"]
     assert (made["function_name"], made["arguments"]) == ("run_tests", {})
     assert observed["source_call_id"] == made["tool_call_id"]
-    assert json.loads(observed["content"])["data"] == {"output": "1 passed"}
+    assert json.loads(observed["content"])["data"]["output"] == "1 passed"
     assert "all is well" in verdict["observation"]["results"][0]["content"]
     assert found["final_metrics"]["total_cost_usd"] == pytest.approx(3 * 0.012345)
     assert sum(step.get("metrics", {}).get("prompt_tokens", 0) for step in found["steps"]) == 3000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from images.oci_layout import Layout
 from ledger.batches import submission
 from ledger.connect import Database
 from ledger.dispatch import admit_jobs
@@ -26,6 +28,7 @@ from runners.publish import publish
 from runners.registry import LedgerRegistry
 from runners.runner import Runner
 from runners.sandbox.docker import DockerBackend
+from runners.sandbox.oci import OciBackend
 from runners.spending import estimate
 from runners.verify import verify
 from runners.workspace.pack import add_pack
@@ -177,6 +180,17 @@ def engine_runner(database: Database, tmp_path: Path, make_backend: Callable[...
         mirrors=Mirrors(tmp_path / "home"),
         backend=make_backend(registry=LedgerRegistry(database, "local")),
     )
+
+
+@pytest.fixture
+def oci_runner(database: Database, tmp_path: Path, oci_home: Path, sandbox_layout: Layout) -> Iterator[Runner]:
+    """A runner without an engine, for sandboxes of crun's."""
+    if shutil.which("crun") is None:
+        pytest.skip("crun is not installed")
+    backend = OciBackend(oci_home, LedgerRegistry(database, "local"), runtime="crun")
+    assert backend.has_image(sandbox_layout.manifest_digest)
+    yield Runner(db=database, mirrors=Mirrors(tmp_path / "home"), backend=backend)
+    backend.close()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ledger.events import read_events
 from ledger.evidence import find_evidence
 from ledger.objects import get_object
 from ledger.reads import job_sandboxes
@@ -16,6 +17,8 @@ from runners.workspace.store import EXECUTABLE
 from tests.integration.runners.conftest import PYTEST, Play, Played
 
 pytestmark = pytest.mark.engine
+
+SMALL_OUTPUT = SandboxLimits(output_kb=1)
 
 
 def failed(result: ToolResult) -> tuple[str, dict[str, Any]]:
@@ -55,6 +58,16 @@ def test_tests_are_counted_by_their_report(play_in_sandbox: Play) -> None:
     assert played.job().head_tree == head
     (sandbox,) = job_sandboxes(played.database, played.job_id)
     assert sandbox.state == "removed"
+    (told,) = [event.body for event in read_events(played.database, played.job_id) if "tests" in event.body]
+    assert told["tests"] == {"passed": 1, "failed": 1, "skipped": 0}
+
+
+def test_output_that_is_cut_names_the_limit_and_its_field(play_in_sandbox: Play) -> None:
+    played = play_in_sandbox(tests=Tests(command=("sh", "-c", f"{' '.join(PYTEST)}; seq 1000")), limits=SMALL_OUTPUT)
+    seen = played.call("run_tests")
+    assert seen.data is not None
+    assert seen.truncated
+    assert seen.data["output_remark"].endswith("more than the 1 KiB that are kept (limits.output_kb raises it)")
 
 
 def test_a_whole_run_is_kept_as_evidence(play_in_sandbox: Play) -> None:
@@ -73,9 +86,10 @@ def test_a_whole_run_is_kept_as_evidence(play_in_sandbox: Play) -> None:
         (("no-such-program",), 20, "ENOCOMMAND"),
         (("sleep", "60"), 1, "ETIMEDOUT"),
         (("sh", "-c", "head -c 400m /dev/zero >/tmp/x"), 20, "EDISK"),
+        (("yes",), 20, "ETOOBIG"),
         ((*PYTEST, "calc"), 20, "ENOTESTS"),
     ],
-    ids=["no command", "too slow", "disk full", "no tests"],
+    ids=["no command", "too slow", "disk full", "flood", "no tests"],
 )
 def test_tests_that_can_not_be_run_say_why(
     play_in_sandbox: Play, command: tuple[str, ...], timeout: float, code: str
@@ -84,6 +98,7 @@ def test_tests_that_can_not_be_run_say_why(
     seen_code, data = failed(played.call("run_tests"))
     assert seen_code == code
     assert data["passed_all"] is False
+    assert ("ended_because" in data) == (data["ended"] != "exited")
     assert played.call("list_files").ok
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ledger.records.job import Acceptance, Reason, Tests
 from ledger.records.step import Completion, NewObject, NextStep
 from ledger.records.verdict import Verdict
 from ledger.steps import complete_step
+from runners.runner import Runner
 from runners.workspace.overlay import overlay_tar
 from runners.workspace.pack import pack_between
 from runners.workspace.store import FILE, Change
@@ -137,6 +139,20 @@ def test_what_was_run_once_is_not_run_again_by_another_job(play_in_sandbox: Play
     assert len(job_sandboxes(other.database, other.job_id)) == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="the oci backend needs root")
+def test_a_run_on_one_runtime_is_no_evidence_for_another(
+    play_in_sandbox: Play, oci_runner: Runner, tmp_path: Path
+) -> None:
+    with_acceptance(play_in_sandbox, tmp_path).work()
+    elsewhere = with_acceptance(play_in_sandbox, tmp_path, using=oci_runner)
+    verdict = verdict_of(elsewhere.work())
+    assert verdict.acceptance is not None
+    assert (verdict.ok, verdict.acceptance.reused, verdict.acceptance.ran_on) == (True, False, "oci/crun")
+    there_again = verdict_of(with_acceptance(play_in_sandbox, tmp_path, using=oci_runner).work())
+    assert there_again.acceptance is not None
+    assert there_again.acceptance.reused
+
+
 # -- on the base ----------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +250,21 @@ def test_a_protected_path_may_not_have_changed_by_whatever_way(play: Play) -> No
     assert verdict.files_changed == 1
 
 
+def test_a_verdict_says_which_tests_of_the_base_the_patch_changed(play_in_sandbox: Play) -> None:
+    played = play_in_sandbox()
+    weaker = {"path": "tests/test_sums.py", "version": "@tests/test_sums.py", "old": "== 4", "new": ""}
+    verdict = verdict_of(finished(played, FIX, weaker))
+    assert verdict.ok
+    assert verdict.explanation == "1 of the job's tests passed; the patch changes tests of the base: tests/test_sums.py"
+
+
+def test_a_failure_that_the_report_does_not_show_is_not_overlooked(play_in_sandbox: Play, tmp_path: Path) -> None:
+    command = ("sh", "-c", f"{' '.join(PYTEST)} tests/test_hidden.py; exit 1")
+    played = with_acceptance(play_in_sandbox, tmp_path, command=command, red_on_base=False)
+    why = "ended with 1, and its report shows no failure to explain it"
+    assert why in ended(played, finished(played, FIX), "acceptance_failed").explanation
+
+
 def test_acceptance_files_replace_whatever_the_agent_wrote_in_their_place(
     play_in_sandbox: Play, tmp_path: Path
 ) -> None:
@@ -257,7 +288,19 @@ def test_acceptance_files_replace_whatever_the_agent_wrote_in_their_place(
         (("sleep", "60"), "verification_failed", "timed out"),
         (("no-such-program",), "environment_failed", "not in the sandbox image"),
         (("sh", "-c", f"{' '.join(PYTEST)}; exit 4"), "verification_failed", "ended with 4"),
-        (("sh", "-c", f"{' '.join(PYTEST)}; head -c 3m /dev/zero"), "verification_failed", "more output than is kept"),
+        (
+            ("sh", "-c", f"{' '.join(PYTEST)}; head -c 3m /dev/zero"),
+            "verification_failed",
+            "more than the 1024 KiB that are kept (limits.output_kb raises it)",
+        ),
+        (("yes",), "verification_failed", "wrote more than 128 MiB of output and was killed"),
+        (("sh", "-c", "kill -SEGV $$"), "verification_failed", "was ended by signal 11 (SIGSEGV)"),
+        (
+            ("python3", "-c", "x = bytearray(2 << 30)"),
+            "verification_failed",
+            "was killed for using more memory than 1024 MiB (limits.memory_mb)",
+        ),
+        (("sh", "-c", "head -c 400m /dev/zero >/tmp/x"), "verification_failed", "256 MiB of /tmp (limits.tmp_mb)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -276,12 +319,12 @@ def test_tests_that_fail_or_lie_verify_nothing(play_in_sandbox: Play) -> None:
     lie = play_in_sandbox(tests=Tests(command=("sh", "-c", f"{' '.join(PYTEST)}; exit 0")))
     assert "their report shows 1 failures" in ended(lie, finished(lie, FIX, bad), "verification_failed").explanation
     skip = {"path": "conftest.py", "version": "absent", "new": "collect_ignore = ['tests']\n"}
-    hidden_away = play_in_sandbox()
+    hidden_away = play_in_sandbox(protected=("!conftest.py",))
     ended(hidden_away, finished(hidden_away, FIX, skip), "no_tests_ran")
 
 
 def test_skipping_all_tests_is_running_none(play_in_sandbox: Play) -> None:
-    played = play_in_sandbox()
+    played = play_in_sandbox(protected=("!conftest.py",))
     skip = {
         "path": "conftest.py",
         "version": "absent",

@@ -44,6 +44,14 @@ def test_a_protected_path_is_denied_naming_rule_and_path() -> None:
     assert "tests/x/y.py is protected" in seen.reason
 
 
+def test_what_decides_how_tests_run_is_protected_unless_the_job_gives_it_back() -> None:
+    seen = judged("apply_patch", edits("src/a.py", "src/conftest.py"), protected=("tests/**",))
+    assert (seen.decision, seen.rule, seen.path) == ("deny", "protected-path", "src/conftest.py")
+    assert "decides how tests run" in seen.reason
+    assert judged("apply_patch", edits("src/conftest.py"), protected=("tests/**", "!conftest.py")).decision == "allow"
+    assert judged("apply_patch", edits("tests/conftest.py"), protected=("!conftest.py", "tests/**")).decision == "deny"
+
+
 def test_a_path_outside_of_writable_is_denied() -> None:
     seen = judged("apply_patch", edits("src/a.py", "setup.py"), writable=("src/**",))
     assert (seen.decision, seen.rule, seen.path, seen.code) == ("deny", "outside-writable", "setup.py", "EPERM")

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 
 from ledger.errors import BadInput
-from runners.workspace.diff import ChangedPath, changed_paths, matches, patch_bytes, protected_changes
+from runners.workspace.diff import (
+    ChangedPath,
+    PatchTooBig,
+    changed_paths,
+    matches,
+    patch_bytes,
+    shown_patch,
+)
 from runners.workspace.store import EMPTY_TREE, EXECUTABLE, FILE, SUBMODULE, SYMLINK, Change, Store
 from tests.unit.workspace.trees import Files, file_sets, git, write
 
@@ -65,6 +72,48 @@ def test_a_binary_file_survives(store: Store) -> None:
     assert apply_with_git(store, old, patch) == new
 
 
+ODD = {
+    "latin-1": (b"caf\xe9\r\n" * 3, b"caf\xe9\r\nth\xe9\r\n"),
+    "utf-16": ("a\nb\n".encode("utf-16"), "a\nc\n".encode("utf-16")),
+    "a NUL late in the file": (b"x\n" * 9_000 + b"\0\n", b"y\n" + b"x\n" * 9_000 + b"\0\n"),
+    "from text to bytes": (b"text\n", b"\xff\xfe\x80"),
+    "a long line of a function above": (
+        ("defx " + "\u00e4" * 60 + "():\n").encode() + b"    a\n" * 20,
+        ("defx " + "\u00e4" * 60 + "():\n").encode() + b"    a\n" * 19 + b"    b\n",
+    ),
+    "no newline at the end, in another way": ("\u2028".encode(), "\u2028\x85\x0b".encode()),
+    "17 MB of lines": (b"0123456\n" * 2_200_000, b"0123456\n" * 2_200_001),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_every_patch_is_text_that_git_applies_byte_for_byte(store: Store, odd: str) -> None:
+    before, after = ODD[odd]
+    old, new = write(store, {"f": Change(FILE, before)}), write(store, {"f": Change(FILE, after)})
+    patch = patch_bytes(store, old, new)
+    assert "\0" not in patch.decode()
+    assert apply_with_git(store, old, patch) == new
+    assert apply_with_git(store, new, patch_bytes(store, new, old)) == old
+    assert apply_with_git(store, EMPTY_TREE, patch_bytes(store, EMPTY_TREE, new)) == new
+
+
+def test_a_patch_over_the_cap_is_packed_and_git_applies_it(store: Store) -> None:
+    old = write(store, {"a": Change(FILE, b"0123456\n" * 50_000), "gone": TEXT})
+    new = write(store, {"a": Change(EXECUTABLE, b"x\n" * 100_000), "new": TEXT, "empty": Change(FILE, b"")})
+    whole = patch_bytes(store, old, new)
+    packed = patch_bytes(store, old, new, max_bytes=20_000)
+    assert len(packed) < 20_000 < len(whole)
+    assert apply_with_git(store, old, packed) == new
+    with pytest.raises(PatchTooBig):
+        patch_bytes(store, old, new, max_bytes=100)
+
+
+def test_a_patch_to_be_read_has_lines_in_any_encoding(store: Store) -> None:
+    old, new = (write(store, {"f": Change(FILE, data)}) for data in (b"caf\xe9\n", b"th\xe9\n"))
+    assert b"-caf\xe9\n+th\xe9\n" in shown_patch(store, old, new)
+    assert b"GIT binary patch" in patch_bytes(store, old, new)
+
+
 def test_a_removed_submodule_is_in_the_patch(store: Store) -> None:
     old = store.with_entries(write(store, {"a": TEXT}), {"sub": (SUBMODULE, "1" * 40)})
     new = write(store, {"a": TEXT})
@@ -108,13 +157,3 @@ def test_globs_are_read_as_a_gitignore_reads_them(globs: list[str], path: str, e
 def test_a_glob_that_is_none_is_bad_input() -> None:
     with pytest.raises(BadInput):
         matches(["!"], "a")
-
-
-def test_a_change_of_any_kind_to_a_protected_path_is_found(store: Store) -> None:
-    base = write(store, {"tests/test_a.py": TEXT, "tests/b": TEXT, "src/a.py": TEXT})
-    tree = store.with_changes(
-        base,
-        {"tests/test_a.py": Change(EXECUTABLE, TEXT.data), "tests/b": None, "tests/new": TEXT, "src/a.py": None},
-    )
-    assert protected_changes(store, base, tree, ["tests/**"]) == ["tests/b", "tests/new", "tests/test_a.py"]
-    assert protected_changes(store, base, base, ["**"]) == []
