@@ -23,15 +23,15 @@ demo: $(VENV)/.runtime ## Runs examples/batch.yaml end to end, prints the result
 	       "meant to end otherwise: acceptance_failed and budget:steps."; exit $$status; }
 
 test: $(VENV)/.dev ## Runs the whole test suite on real servers and containers
-	@.ci/prepare system
+	@.ci/prepare tests
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 sandbox-matrix: $(VENV)/.dev ## Every test of a sandbox on docker and oci, each with runc, crun and runsc, where they are installed
-	@.ci/prepare system
+	@.ci/prepare tests
 	@PATCHYARD_TEST_MATRIX=1 $(PYTHON) -m pytest tests/sandbox $(PYTEST_ARGS)
 
 chaos: $(VENV)/.dev ## Every crash point at three passings, then the monkey: MINUTES=30 SEED=… (drawn) OUT=file
-	@.ci/prepare system
+	@.ci/prepare tests
 	@CHAOS_MATRIX=all $(PYTHON) -m pytest -q tests/chaos --ignore=tests/chaos/test_monkey.py $(PYTEST_ARGS)
 	@$(PYTHON) -m tests.chaos --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
 

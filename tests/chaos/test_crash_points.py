@@ -51,10 +51,10 @@ def passings(_yard: Yard) -> Passings:
     return counted
 
 
-def test_every_kind_of_step_passes_the_points_that_are_tried_at_least_twice(passings: Passings) -> None:
+def test_every_kind_of_step_passes_the_points_that_are_tried_three_times_or_more(passings: Passings) -> None:
     tried = {(kind, point) for kind, point, _ in MATRIX}
     assert passings.numbers.keys() == tried
-    assert all(len(numbers) >= 2 for numbers in passings.numbers.values())
+    assert {passed: len(numbers) for passed, numbers in passings.numbers.items() if len(numbers) < 3} == {}
 
 
 def test_the_short_form_tries_every_crash_point() -> None:
@@ -88,7 +88,7 @@ def test_a_process_that_dies_at_a_crash_point_changes_nothing(
     assert sorted(_kinds_taken_again(yard, refs)) == sorted(taken_again)
 
 
-@pytest.mark.parametrize("nth", [1, 3] if EVERYTHING else [1])
+@pytest.mark.parametrize("nth", [1, 2, 3] if EVERYTHING else [1])
 @pytest.mark.parametrize("point", ARMED_POINTS)
 def test_a_worker_that_dies_over_an_armed_sandbox_changes_nothing(yard: Yard, point: str, nth: int) -> None:
     yard.crew.renew({"sandbox": {"PATCHYARD_CRASH": f"{point}:{nth}"}}, renamed=nth > 1)
