@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from images.oci_layout import Layout
 from patchyard.local.engine import PrivateEngine, private_engine
 from runners.sandbox.backend import EngineUnavailable, SandboxLost
 from runners.sandbox.docker import DockerBackend
+from runners.sandbox.docker.connection import Connections
 from runners.sandbox.reap import prove_death
 from tests.fixtures.engine import MemoryRegistry, running_engine
 from tests.sandbox.inside import STEP, sh
@@ -26,6 +28,16 @@ def test_an_engine_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     nowhere = DockerBackend(f"unix://{tmp_path}/none.sock", MemoryRegistry("none"))
     with pytest.raises(EngineUnavailable, match=r"none\.sock does not answer"):
         sh(nowhere, "sha256:" + "0" * 64, "true")
+
+
+def test_an_engine_that_goes_away_between_two_looks_leaves_no_socket_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connections, "require_listener", lambda self: None)
+    nowhere = DockerBackend(f"unix://{tmp_path}/none.sock", MemoryRegistry("none"))
+    with pytest.raises(EngineUnavailable, match=r"none\.sock does not answer"):
+        sh(nowhere, "sha256:" + "0" * 64, "true")
+    gc.collect()  # a socket that was left open is a warning now, and that fails a test
 
 
 @pytest.fixture(scope="module")

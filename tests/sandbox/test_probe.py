@@ -13,7 +13,9 @@ from runners.sandbox.backend import RECORDED, Backend, FoundSandbox, ImageUnavai
 from runners.sandbox.probe import Errand, ProbeStopped, probe, subject_of
 from runners.sandbox.probe.force import ATTACKS
 from runners.sandbox.probe.outside import CHECKS as OF_KERNEL
+from runners.sandbox.probe.outside import look_at_process
 from runners.sandbox.probe.prober import INSIDE
+from runners.sandbox.probe.seen import Seen, read_report
 
 pytestmark = pytest.mark.engine
 
@@ -46,6 +48,56 @@ def test_a_sandbox_keeps_every_promise(backend: Backend, sandbox_image: str, own
     assert (names >= set(OF_KERNEL)) == (os.geteuid() == 0)
     assert len(names) == len(checks)
     assert backend.find() == []
+
+
+def test_what_was_not_seen_is_looked_for_again(
+    backend: Backend, sandbox_image: str, own_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if own_kernel:
+        pytest.skip("its sandboxes fail for what is seen")
+    from runners.sandbox.probe import prober
+
+    reads = iter((prober.Seen({}),))
+    monkeypatch.setattr(prober, "read_report", lambda data: next(reads, None) or read_report(data))
+    assert [
+        (check.name, check.evidence) for check in probe(backend, Errand(sandbox_image, 70, 71, 1)) if not check.ok
+    ] == []
+    assert next(reads, None) is None
+
+
+def test_what_was_seen_is_not_looked_at_until_it_looks_well(
+    backend: Backend, sandbox_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runners.sandbox.probe import prober
+
+    first = {"done": False}
+
+    def read(data: bytes) -> Seen:
+        seen = read_report(data)
+        if first["done"]:
+            return seen
+        first["done"] = True
+        told = dict(seen._told)
+        told["file:/proc/net/dev"] += " eth0: 1 2 3\n"
+        return Seen(told)
+
+    monkeypatch.setattr(prober, "read_report", read)
+    wrong = {check.name for check in probe(backend, Errand(sandbox_image, 70, 71, 1)) if not check.ok}
+    assert "network.interfaces" in wrong
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look")
+def test_a_descriptor_that_is_closed_while_it_is_looked_at_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: ["999", *listed(folder)])
+    told = look_at_process(os.getpid())
+    assert told is not None
+    assert "open:999" not in told
+    assert "open:0" in told
+    assert told["file:cgroup"]
+    assert {name for name in told if name.startswith("namespace:")} == {
+        f"namespace:{name}" for name in ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup")
+    }
 
 
 def test_a_stopped_probe_says_nothing_and_leaves_nothing(backend: Backend, sandbox_image: str) -> None:

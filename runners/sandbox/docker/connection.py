@@ -17,6 +17,8 @@ from typing import Any
 import requests
 from docker import APIClient
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.transport.unixconn import UnixHTTPAdapter, UnixHTTPConnection, UnixHTTPConnectionPool
+from requests.adapters import BaseAdapter
 
 from ledger.errors import BadInput, DiskFull, Unfit
 from runners.disk import says_full
@@ -27,9 +29,41 @@ from runners.sandbox.spec import EngineFacts
 CALL_SECONDS = 60
 
 
+class _Connection(UnixHTTPConnection):
+    """The SDK leaves its socket open when nobody listens."""
+
+    def connect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self.timeout)
+            sock.connect(self.unix_socket)
+        except BaseException:
+            sock.close()
+            raise
+        self.sock = sock
+
+
+class _Pool(UnixHTTPConnectionPool):
+    def _new_conn(self) -> Any:
+        return _Connection(self.base_url, self.socket_path, self.timeout)  # type: ignore[arg-type]
+
+
+class _Adapter(UnixHTTPAdapter):
+    def get_connection(self, url: str | bytes, proxies: object = None) -> _Pool:
+        with self.pools.lock:
+            if (pool := self.pools.get(url)) is None:
+                pool = self.pools[url] = _Pool(str(url), self.socket_path, self.timeout, maxsize=self.max_pool_size)
+        return pool
+
+
 class _Client(APIClient):
     """The SDK's client gives most of its calls a limit in time, and some none: an engine that went silent would have
     those wait for ever."""
+
+    def mount(self, prefix: str | bytes, adapter: BaseAdapter) -> None:
+        if type(adapter) is UnixHTTPAdapter:
+            adapter = _Adapter(adapter.socket_path, adapter.timeout, max_pool_size=adapter.max_pool_size)
+        super().mount(prefix, adapter)
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         if options.get("timeout") is None:
@@ -118,7 +152,7 @@ class Connections:
             return client
 
     def require_listener(self) -> None:
-        """Raises OSError when nobody listens at the engine's socket. The SDK would leave a socket of its own open."""
+        """Raises OSError when nobody listens at the engine's socket."""
         if self.host.startswith("unix://"):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
                 probe.connect(self.host.removeprefix("unix://"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -55,16 +55,23 @@ def look_at_process(pid: int) -> dict[str, str] | None:
         return None
     folder = Path(f"/proc/{pid}")
     told: dict[str, str] = {}
+    for name in _FILES:
+        _tell(told, f"file:{name}", (folder / name).read_text)
+    for name in (*OWN_NAMESPACES, "user", "cgroup"):
+        _tell(told, f"namespace:{name}", partial(os.readlink, folder / "ns" / name))
+        _tell(told, f"ours:{name}", partial(os.readlink, f"/proc/self/ns/{name}"))
     with suppress(OSError):
-        for name in _FILES:
-            told[f"file:{name}"] = (folder / name).read_text()
-        for name in (*OWN_NAMESPACES, "user", "cgroup"):
-            told[f"namespace:{name}"] = os.readlink(folder / "ns" / name)
-            told[f"ours:{name}"] = os.readlink(f"/proc/self/ns/{name}")
+        # A process that is at work opens and closes: what is gone before it was read is open no more.
         for descriptor in os.listdir(folder / "fd"):
-            told[f"open:{descriptor}"] = os.readlink(folder / "fd" / descriptor)
-        told.update(_bounds(told["file:cgroup"]))
+            _tell(told, f"open:{descriptor}", partial(os.readlink, folder / "fd" / descriptor))
+    told.update(_bounds(told.get("file:cgroup", "")))
     return told
+
+
+def _tell(told: dict[str, str], name: str, read: Callable[[], str]) -> None:
+    """Note one observation, if it is to be had."""
+    with suppress(OSError):
+        told[name] = read()
 
 
 def has_begun(told: Mapping[str, str]) -> bool:
@@ -75,6 +82,8 @@ def has_begun(told: Mapping[str, str]) -> bool:
 def _bounds(cgroup: str) -> dict[str, str]:
     """The limits as the kernel has them, from the side of the machine."""
     rows = [line.split(":", 2) for line in cgroup.splitlines()]
+    if not rows:
+        return {}
     by_controller = {controller: path for _, controllers, path in rows for controller in controllers.split(",")}
     told = {}
     for what, (controller, first_version, second_version) in _BOUNDS.items():

@@ -19,7 +19,7 @@ from policy.ceilings import MIB, Limits
 from runners.sandbox.backend import Backend, Inspection, SandboxBroken
 from runners.sandbox.probe import identity, outside, places, program, surroundings
 from runners.sandbox.probe.force import ATTACKS, Attack
-from runners.sandbox.probe.seen import Asked, Seen, judged, judged_one, read_report
+from runners.sandbox.probe.seen import Asked, NotObserved, Seen, Unseen, judged, judged_one, read_report
 from runners.sandbox.spec import SandboxResult, SandboxSpec
 
 INSIDE = {**identity.CHECKS, **places.CHECKS, **surroundings.CHECKS}
@@ -68,6 +68,9 @@ def probe(backend: Backend, errand: Errand, cancelled: threading.Event | None = 
     what the registry raises.
     """
     checks = look(backend, errand, cancelled)
+    amiss = [check for check in checks if not check.ok]
+    if amiss and all(isinstance(check, Unseen) for check in amiss):
+        checks = look(backend, errand, cancelled)  # what was not seen may be seen, and what was seen stays
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="probe") as pool:
         tried = [(one, pool.submit(attack, backend, errand, one, cancelled)) for one in ATTACKS]
     for one, attempt in tried:
@@ -133,11 +136,17 @@ def look(backend: Backend, errand: Errand, cancelled: threading.Event | None = N
     except SandboxBroken as broken:
         how = broken.message
     _unless_stopped(cancelled)
-    checks = [judged_one("observed.inside", lambda: ("end" in seen, how)), *judged(INSIDE, seen, asked)]
+    checks = [judged_one("observed.inside", partial(_whole, seen, how)), *judged(INSIDE, seen, asked)]
     checks += outside.record_checks(outer.inspection, outer.broken)
     if outer.of_kernel is not None:
         checks += judged(outside.CHECKS, Seen(outer.of_kernel), asked)
     return checks
+
+
+def _whole(seen: Seen, how: str) -> tuple[bool, str]:
+    if "end" not in seen:
+        raise NotObserved(how)
+    return True, how
 
 
 def _observations(result: SandboxResult) -> tuple[Seen, str]:

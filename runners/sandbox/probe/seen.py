@@ -124,6 +124,10 @@ def read_report(data: bytes) -> Seen:
     return Seen(told if whole else {})
 
 
+class Unseen(Check):
+    """A check that failed for want of an observation, and not for what was observed."""
+
+
 Judge = Callable[[Seen, Asked], tuple[bool, str]]
 """Whether a promise is kept, and the evidence. It raises NotObserved for what it needs and does not have."""
 
@@ -135,13 +139,14 @@ def judged(judges: Mapping[str, Judge], seen: Seen, asked: Asked) -> list[Check]
 
 def judged_one(name: str, judge: Callable[[], tuple[bool, str]]) -> Check:
     """One check; evidence is cut to what the ledger keeps of it."""
+    kind = Check
     try:
         ok, evidence = judge()
     except NotObserved as missing:
-        ok, evidence = False, missing.message
+        kind, ok, evidence = Unseen, False, missing.message
     except (ValueError, KeyError, IndexError) as strange:
         ok, evidence = False, f"what was observed cannot be read ({type(strange).__name__}: {strange})"
-    return Check(name=name, ok=ok, evidence=" ".join(evidence.split())[:MAX_EVIDENCE_CHARACTERS])
+    return kind(name=name, ok=ok, evidence=" ".join(evidence.split())[:MAX_EVIDENCE_CHARACTERS])
 
 
 def answer(value: str) -> str:

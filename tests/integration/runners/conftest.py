@@ -124,7 +124,9 @@ class Played:
     def call(self, name: str, **arguments: Any) -> ToolResult:
         """A call of the model's and what it observes."""
         self.decide(name, arguments)
-        return ToolResult.model_validate(self.work().result)
+        result = self.work().result
+        assert "call_id" in result, f"the step ended otherwise: {result}"
+        return ToolResult.model_validate(result)
 
     def refused(self, name: str, **arguments: Any) -> str:
         """The code of a call that fails."""
