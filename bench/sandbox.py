@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -43,7 +43,7 @@ from runners.sandbox.oci.cgroups import read_cgroups
 from runners.sandbox.oci.removal import remove_all
 from runners.sandbox.oci.runtime import installed
 from runners.sandbox.orders import Changes
-from runners.sandbox.spec import SandboxPlace, SandboxSpec
+from runners.sandbox.spec import NetworkRequest, SandboxPlace, SandboxSpec
 
 IMAGE = "sandbox-python"
 RESULTS = Path(__file__).with_name("results")
@@ -72,6 +72,9 @@ class Counting:
         return
 
     def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:
+        return
+
+    def note_requests(self, place: SandboxPlace, requests: Sequence[NetworkRequest], left_out: int) -> None:
         return
 
 

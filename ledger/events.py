@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from ledger.connect import Database
 from ledger.records.base import Record
-from ledger.records.step import Claim, Event
+from ledger.records.step import Event
 from ledger.steps import event_array
 
 _PAGE = 1000
@@ -28,9 +28,19 @@ class EventRow(Record):
     hash: str
 
 
-def append_events(db: Database, claim: Claim, events: Sequence[Event]) -> None:
+class Leased(Protocol):
+    """What says under which lease something is written: a claim, for one."""
+
+    @property
+    def step_id(self) -> int: ...
+
+    @property
+    def fence(self) -> int: ...
+
+
+def append_events(db: Database, lease: Leased, events: Sequence[Event]) -> None:
     """Appends events under a lease. LeaseLost if it is gone."""
-    db.run("append_events", step=claim.step_id, fence=claim.fence, told=event_array(events))
+    db.run("append_events", step=lease.step_id, fence=lease.fence, told=event_array(events))
 
 
 def read_events(db: Database, job_id: int, after_seq: int = 0) -> Iterator[EventRow]:

@@ -19,6 +19,7 @@ CRASH_POINTS = (
     "sandbox.after_register",
     "sandbox.after_create",
     "sandbox.after_start",
+    "sandbox.after_listen",
     "sandbox.after_arm",
     "sandbox.after_bind",
     "sandbox.after_exit",

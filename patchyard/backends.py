@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from ledger.errors import BadInput, Permanent, Unfit
 from patchyard.local.engine import DEFAULT_HOST
 from patchyard.settings import Settings
 from runners.sandbox.backend import Backend, Registry, SandboxState
-from runners.sandbox.spec import SandboxPlace, SandboxSpec
+from runners.sandbox.spec import NetworkRequest, SandboxPlace, SandboxSpec
 
 OCI_ADDRESS = "oci:"
 REMEDY = "as root: apt-get install crun, or runc, or docker.io"
@@ -78,6 +78,9 @@ class ImagesOnly:
         raise NoSandboxes
 
     def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:
+        raise NoSandboxes
+
+    def note_requests(self, place: SandboxPlace, requests: Sequence[NetworkRequest], left_out: int) -> None:
         raise NoSandboxes
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from patchyard.settings import Settings
 from runners.sandbox.backend import Backend, SandboxState
 from runners.sandbox.escapes import package_here, warnings
 from runners.sandbox.probe import Errand, probe, subject_of
-from runners.sandbox.spec import SandboxPlace, SandboxSpec
+from runners.sandbox.spec import NetworkRequest, SandboxPlace, SandboxSpec
 
 _NAME = "patchyard-probe"
 _NO_JOB = _NO_FENCE = 0
@@ -56,6 +56,9 @@ class _ProbesRegistry:
 
     def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:
         """Nothing is kept: who asked is waiting, and sees the proof of the end."""
+
+    def note_requests(self, place: SandboxPlace, requests: Sequence[NetworkRequest], left_out: int) -> None:
+        raise ProbesOnly
 
 
 @dataclass(frozen=True)

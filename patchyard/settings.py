@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     SecretStr,
     ValidationError,
@@ -24,12 +25,14 @@ from pydantic import (
 )
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
 from ledger.errors import BadInput
+from policy.network import Ceiling
 
 PREFIX = "PATCHYARD_"
 FILE = "patchyard.toml"
@@ -42,6 +45,12 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path.expanduser()))
 
 
+def _split(value: object) -> object:
+    """A text is a list with commas or spaces between; TOML has lists of its own."""
+    return value.replace(",", " ").split() if isinstance(value, str) else value
+
+
+Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 LocalPath = Annotated[Path, AfterValidator(_absolute)]
 
 
@@ -82,6 +91,12 @@ class Settings(BaseSettings):
     publish_slots: int = Field(2, ge=1, le=1000, description="publications at once on this machine")
     probe_ttl_seconds: float = Field(
         86_400, ge=1, le=2_592_000, description="how long a probe that found nothing amiss allows sandboxes"
+    )
+    network_allow: Texts = Field(
+        (), description="what jobs may ask for of a network, as cdn.test:443 *.example.org:443; else they have none"
+    )
+    network_private: Texts = Field(
+        (), description="ranges of addresses, as 10.1.2.0/24, that jobs with a network may reach besides public ones"
     )
     lease_seconds: float = Field(30, ge=1, le=86_400, description="how long a claim lasts without a sign of life")
     mirrors_max_gb: float = Field(
@@ -125,6 +140,21 @@ class Settings(BaseSettings):
     @classmethod
     def _a_redis_url(cls, value: str | None) -> str | None:
         return _with_scheme(value, _BROKER_SCHEMES)
+
+    @field_validator("network_allow")
+    @classmethod
+    def _places(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(str, _as_ceiling(value, ()).allow))
+
+    @field_validator("network_private")
+    @classmethod
+    def _ranges(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(str, _as_ceiling((), value).private))
+
+    @property
+    def network(self) -> Ceiling:
+        """What jobs may have of a network."""
+        return Ceiling.read(self.network_allow, self.network_private)
 
     def environment(self, *names: str) -> dict[str, str]:
         """The settings `names` as variables, for a service that gets these and no others."""
@@ -184,7 +214,16 @@ def masked_url(url: str) -> str:
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+
+def _as_ceiling(allow: tuple[str, ...], private: tuple[str, ...]) -> Ceiling:
+    try:
+        return Ceiling.read(allow, private)
+    except BadInput as wrong:
+        raise ValueError(f"{wrong.what}: {wrong.remedy}") from None
 
 
 def _with_scheme(value: str | None, schemes: tuple[str, ...]) -> str | None:

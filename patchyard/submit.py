@@ -33,7 +33,7 @@ class SubmittedBatch:
 def prepare_file(settings: Settings, path: Path, *, name: str | None = None, sets: Sequence[str] = ()) -> Prepared:
     """Reads and checks a batch file without touching the ledger. Raises BadInput, BadBatch for several mistakes."""
     finder = MachineFinder(settings.home, settings.images_lock, floor_of(settings))
-    return prepare(read_batch(path, name=name, sets=sets), finder)
+    return prepare(read_batch(path, name=name, sets=sets), finder, settings.network)
 
 
 def submit_prepared(db: Database, prepared: Prepared) -> SubmittedBatch:

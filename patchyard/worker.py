@@ -176,6 +176,7 @@ def _runner(settings: Settings, db: Database, stack: ExitStack, *, runs_sandboxe
         engine_host=engine_host,
         isolation=Isolation(settings.probe_ttl_seconds),
         restock=kept.restock,
+        network=settings.network,
         armoury=_armoury(settings, db, backend, stack) if runs_sandboxes else None,
     )
     return runner, kept

@@ -79,9 +79,17 @@ def judge(call: ToolCall, arguments: Record, job: JobSpec) -> Judgement:
     if contract.effect == "none":
         return _settled(job, [_allow("effect-none", contract.risk, f"{call.name} changes nothing")])
     if contract.idempotency == "contained":
-        why = "the command runs in a sandbox without network, and what it changes is judged before it counts"
-        return _settled(job, [_allow("contained-command", contract.risk, why)])
+        return _settled(job, [_contained(job, contract.risk)])
     return _settled(job, [])
+
+
+def _contained(job: JobSpec, risk: Risk) -> Judgement:
+    judged = "what it changes is judged before it counts"
+    if job.network is None:
+        return _allow("contained-command", risk, f"the command runs in a sandbox without network, and {judged}")
+    where = ", ".join(job.network.allow)
+    why = f"the command runs in a sandbox that reaches {where} and nothing else, as was permitted, and {judged}"
+    return _allow("networked-command", "high", why)
 
 
 def judge_changes(paths: Sequence[str], job: JobSpec, *, risk: Risk) -> Judgement:

@@ -267,8 +267,8 @@ _ALL = (
     ToolContract(
         name="run_shell",
         description=(
-            "Run a shell command at the root of the repository in a fresh sandbox without network. Changes of files "
-            "under the root are kept, everything else is gone afterwards."
+            "Run a shell command at the root of the repository in a fresh sandbox. It has no network, or the proxy "
+            "that HTTPS_PROXY names. Changes of files under the root are kept, everything else is gone afterwards."
         ),
         arguments=RunShell,
         effect="workspace",

@@ -10,11 +10,12 @@ from pydantic import ValidationError
 from ledger.errors import BadInput, Permanent
 from ledger.records.step import Claim
 from policy.ceilings import Limits, limits_of
+from policy.network import Ceiling
 from runners.runner import Runner, Stopped
-from runners.sandbox.backend import ImageUnavailable, NotArmed
+from runners.sandbox.backend import ImageUnavailable, NoNetwork, NotArmed
 from runners.sandbox.orders import Changes
 from runners.sandbox.probe import ProbeStopped
-from runners.sandbox.spec import SandboxResult, SandboxSpec
+from runners.sandbox.spec import NetworkGrant, SandboxResult, SandboxSpec
 from runners.spending import OutOfBudget, SandboxTime
 from runners.workspace.changes import changes_between
 from runners.workspace.errors import ObjectUnreadable
@@ -42,7 +43,7 @@ def run_command(
     """Runs `command` over the files of `tree` in a fresh sandbox, once its isolation is proved.
 
     An image that was evicted is brought back once. Raises IsolationUnverified, OutOfBudget when the budget cut it
-    short, Stopped, CommandInvalid, and what the backend raises.
+    short, Stopped, CommandInvalid, NoNetwork, and what the backend raises.
     """
     try:
         return _run(runner, claim, time, store, tree, command)
@@ -53,12 +54,13 @@ def run_command(
 
 
 def _run(runner: Runner, claim: Claim, time: SandboxTime, store: Store, tree: str, command: Command) -> SandboxResult:
+    network = network_of(claim, runner.network)
     try:
         probe_id = runner.isolation.require(runner.db, runner.backend, claim, runner.cancelled)
     except ProbeStopped:
         raise Stopped(time.amounts()) from None
     allowed = time.allow(command.timeout_seconds)
-    spec = _spec(claim, command, allowed.deadline_ms, probe_id)
+    spec = _spec(claim, command, allowed.deadline_ms, probe_id, network)
     result = _in_sandbox(runner, spec, store, tree)
     time.took(result.timings.run_ms)
     if result.cancelled:
@@ -91,10 +93,26 @@ def job_limits(claim: Claim) -> Limits:
         raise CommandInvalid(wrong.message) from None
 
 
-def _spec(claim: Claim, command: Command, deadline_ms: int, probe_id: int) -> SandboxSpec:
+def network_of(claim: Claim, ceiling: Ceiling) -> NetworkGrant | None:
+    """What a command of this step may reach. Raises NoNetwork for what was permitted once and is not any more."""
+    asked = claim.job.network
+    if asked is None or (claim.kind == "verify" and not asked.verify):
+        return None
+    try:
+        allow = tuple(map(ceiling.permit, asked.allow))
+    except BadInput as beyond:
+        raise NoNetwork(
+            f"network {', '.join(asked.allow)} is not permitted on this worker: {beyond.what}",
+            remedy="have its PATCHYARD_NETWORK_ALLOW permit it, or submit the job without",
+        ) from None
+    return NetworkGrant(allow=allow, private=tuple(map(str, ceiling.private)))
+
+
+def _spec(claim: Claim, command: Command, deadline_ms: int, probe_id: int, network: NetworkGrant | None) -> SandboxSpec:
     limits = job_limits(claim)
     try:
         return SandboxSpec(
+            network=network,
             image=claim.job.image,
             command=tuple(command.argv),
             limits=limits,

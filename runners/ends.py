@@ -17,7 +17,7 @@ from ledger.records.step import Claim, Completion, Event
 from runners.armed import arm_next
 from runners.disk import full_disk_told
 from runners.runner import Runner
-from runners.sandbox.backend import ImageUnavailable
+from runners.sandbox.backend import ImageUnavailable, NoNetwork
 from runners.takeover import take_over
 from runners.workspace.errors import (
     CommitMissing,
@@ -52,6 +52,8 @@ def step_work(work: Work) -> Work:
             raise
         except IsolationUnverified as error:
             return _failed("isolation_unverified", error)
+        except NoNetwork as error:
+            return _failed("environment_failed", error)
         except ImageUnavailable as error:
             return _failed("image_unavailable", error)
         except (RepositoryMissing, CommitMissing, WrongDigest, SourceRefused, PackRefused, ObjectMissing) as error:

@@ -7,13 +7,16 @@ its lease gone, and what it created is removed before anything runs in it.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from ledger.connect import Database
 from ledger.errors import LeaseLost
+from ledger.events import append_events
+from ledger.records.step import Event
 from ledger.sandboxes import bind_sandbox, live_sandboxes, mark_sandbox, register_sandbox
 from runners.sandbox.backend import NotArmed, SandboxState
-from runners.sandbox.spec import SandboxPlace, SandboxSpec
+from runners.sandbox.spec import NetworkRequest, SandboxPlace, SandboxSpec
 
 ARMED_LEASE_SECONDS = 10.0
 """How long one that waits is kept when its worker is not heard of."""
@@ -52,6 +55,13 @@ class LedgerRegistry:
         if state == "created" and not self._is_leased(name):
             raise LeaseLost
         mark_sandbox(self._db, name, state, evidence)
+
+    def note_requests(self, place: SandboxPlace, requests: Sequence[NetworkRequest], left_out: int) -> None:
+        """See `Registry.note_requests`: each is an event of the job. Raises LeaseLost."""
+        told = [Event(kind="network_request", body=request.plain()) for request in requests]
+        if left_out:
+            told.append(Event(kind="network_requests_left_out", body={"refused": left_out}))
+        append_events(self._db, place, told)
 
     def _is_leased(self, name: str) -> bool:
         step_id = int(name.split("-")[1])

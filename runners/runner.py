@@ -13,6 +13,7 @@ from ledger.objects import get_object, packs_of
 from ledger.records.budget import Amounts
 from ledger.records.job import Reason
 from ledger.records.step import Claim
+from policy.network import NO_NETWORK, Ceiling
 from runners.effects.credentials import Credentials
 from runners.isolation import Isolation
 from runners.sandbox.armoury import Armoury
@@ -46,7 +47,8 @@ class Runner:
     """Give each step a copy (`dataclasses.replace`) whose `cancelled` is set when that step has to stop.
 
     `engine_host` is the name of the backend's engine that its registry writes down. `restock` brings an image that the
-    backend lacks and this machine has otherwise; whether it did. Without an `armoury` no sandbox is started ahead.
+    backend lacks and this machine has otherwise; whether it did. `network` is what jobs may have of one here. Without
+    an `armoury` no sandbox is started ahead.
     """
 
     db: Database
@@ -59,6 +61,7 @@ class Runner:
     credentials: Credentials | None = None
     armoury: Armoury | None = None
     restock: Callable[[str], bool] = _nothing_to_bring
+    network: Ceiling = NO_NETWORK
     now: Callable[[], datetime] = _utc_now
 
     def workspace(self, claim: Claim) -> Store:

@@ -2,8 +2,9 @@
 
 Evidence is keyed by content: tree (with whatever was laid over it), image, command, report, limits, and the backend and
 runtime whose isolation it rests on. Sandboxes are used once and see nothing else, so a run of the same key need not be
-repeated, whoever ran it. Only a run that ended by itself and left a whole report is kept for others: what a timeout or
-a full disk says is about the host as much as about the tree.
+repeated, whoever ran it; one with a network sees the world, and is no evidence for another. Only a run that ended by
+itself and left a whole report is kept for others: what a timeout or a full disk says is about the host as much as about
+the tree.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from ledger.records.job import Acceptance, Tests
 from ledger.records.step import Claim
 from ledger.records.verdict import TestRun
 from policy.ceilings import MIB
-from runners.command import Command, job_limits, run_command
+from runners.command import Command, job_limits, network_of, run_command
 from runners.reports import MAX_REPORT_BYTES, Report, read_report
 from runners.runner import Runner
-from runners.sandbox.spec import Ended, EngineFacts, ReportFile, SandboxResult
+from runners.sandbox.spec import Ended, EngineFacts, NetworkGrant, ReportFile, SandboxResult
 from runners.spending import SandboxTime
 from runners.tools.observed import tail_of
 from runners.workspace.store import Store
@@ -53,7 +54,9 @@ class TestedTree:
         return self.run.ended == "exited" and self.run.report == "ok" and not self.run.output_truncated
 
 
-def evidence_key(claim: Claim, tree: str, tests: Tests | Acceptance, engine: EngineFacts) -> str:
+def evidence_key(
+    claim: Claim, tree: str, tests: Tests | Acceptance, engine: EngineFacts, network: NetworkGrant | None = None
+) -> str:
     """The key of a run of `tests` on `tree`; acceptance files are laid over `tree` already."""
     content = [
         _KEY_FORM,
@@ -65,6 +68,7 @@ def evidence_key(claim: Claim, tree: str, tests: Tests | Acceptance, engine: Eng
         tests.report,
         tests.timeout_seconds,
         job_limits(claim).plain(),
+        *([network.plain()] if network is not None else []),
     ]
     return sha256_hex(canonical_json(content))
 
@@ -84,8 +88,10 @@ def run_tests_on(
     Raises what run_command does, and LeaseLost.
     """
     engine = runner.backend.facts()
-    key = evidence_key(claim, tree, tests, engine)
-    known = None if reuse == "none" else find_evidence(runner.db, key)
+    network = network_of(claim, runner.network)
+    key = evidence_key(claim, tree, tests, engine, network)
+    # What is somewhere in the world may be another thing tomorrow: such a run says nothing of the next.
+    known = None if reuse == "none" or network is not None else find_evidence(runner.db, key)
     if known is not None and (reuse == "any" or _all_passed(known)):
         return TestedTree(known)
     command = Command(argv=tests.command, timeout_seconds=tests.timeout_seconds, reports=(tests.report,))
@@ -94,7 +100,7 @@ def run_tests_on(
     tested = TestedTree(_run(key, tree, result, report, runner, engine), remark)
     if report is not None:
         tested.messages.update(report.messages)
-    if tested.is_whole and len(tested.run.tests) <= MAX_KEPT_TESTS:
+    if tested.is_whole and network is None and len(tested.run.tests) <= MAX_KEPT_TESTS:
         record_evidence(runner.db, claim, tested.run)
     return tested
 

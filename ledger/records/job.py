@@ -110,6 +110,16 @@ class SandboxLimits(Record):
     output_kb: int | None = Field(default=None, ge=1)
 
 
+class Network(Record):
+    """What the commands of a job may reach: hosts with ports, `*.` for all names below one (`policy.network`). The
+    verifier's commands may only if `verify` says so."""
+
+    allow: tuple[Annotated[str, StringConstraints(min_length=1, max_length=300)], ...] = Field(
+        min_length=1, max_length=64
+    )
+    verify: bool = False
+
+
 class JobSpec(Record):
     """One job, resolved. `base_commit` and `base_tree` are full git object ids."""
 
@@ -128,11 +138,19 @@ class JobSpec(Record):
     tests: Tests | None = None
     acceptance: Acceptance | None = None
     limits: SandboxLimits = SandboxLimits()
+    network: Network | None = None
     writable: tuple[str, ...] = ("**",)
     protected: tuple[str, ...] = ()
     approvals: Literal["deny", "ask", "allow"] = "deny"
     publish: Publish = Publish()
     priority: int = Field(default=0, ge=-100, le=100)
+
+    def plain(self) -> dict[str, Any]:
+        """As every record's. A job without a network is what it was before there were any, to its fingerprint too."""
+        plain = super().plain()
+        if self.network is None:
+            del plain["network"]
+        return plain
 
     def fingerprint(self) -> str:
         """What decides whether two submissions are the same job."""

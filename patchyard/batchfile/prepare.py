@@ -19,6 +19,7 @@ from patchyard.batchfile.read import BatchFile, Entry
 from patchyard.batchfile.resolve import Resolution
 from patchyard.batchfile.spool import Spool
 from patchyard.batchfile.stated import StatedJob, check, merge
+from policy.network import NO_NETWORK, Ceiling
 
 
 @dataclass
@@ -37,12 +38,15 @@ class Prepared:
         self.spool.__exit__(kind, value, tb)
 
 
-def prepare(batch: BatchFile, finder: Finder) -> Prepared:
-    """Checks and looks up every job of the batch. Raises BadInput, or BadBatch for several mistakes."""
+def prepare(batch: BatchFile, finder: Finder, ceiling: Ceiling = NO_NETWORK) -> Prepared:
+    """Checks and looks up every job of the batch. `ceiling` is what its jobs may ask for of a network.
+
+    Raises BadInput, or BadBatch for several mistakes.
+    """
     spool, problems = Spool(), Problems()
     lookups = Lookups(finder, spool, batch.folder)
     try:
-        preparation = _Preparation(batch, lookups, spool, problems)
+        preparation = _Preparation(batch, lookups, spool, problems, ceiling)
         for entry in batch.entries(problems):
             preparation.take(entry)
             if problems.full:
@@ -60,7 +64,8 @@ def prepare(batch: BatchFile, finder: Finder) -> Prepared:
 class _Preparation:
     """The jobs of one batch, one at a time, in turn."""
 
-    def __init__(self, batch: BatchFile, lookups: Lookups, spool: Spool, problems: Problems) -> None:
+    def __init__(self, batch: BatchFile, lookups: Lookups, spool: Spool, problems: Problems, ceiling: Ceiling) -> None:
+        self._ceiling = ceiling
         self._batch, self._lookups, self._spool, self._problems = batch, lookups, spool, problems
         self._ids: dict[str, str] = {}
 
@@ -79,7 +84,7 @@ class _Preparation:
         )
         if job is None:
             return
-        spec = Resolution(self._batch, entry, job, self._lookups, self._problems).spec()
+        spec = Resolution(self._batch, entry, job, self._lookups, self._problems, self._ceiling).spec()
         if spec is not None:
             self._spool.add(spec)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ledger.errors import BadInput
-from ledger.records.job import Acceptance, JobSpec, Tests
+from ledger.records.job import Acceptance, JobSpec, Network, Tests
 from ledger.records.publish import Publish
 from patchyard.batchfile.instances import fill
 from patchyard.batchfile.located import line_of
@@ -16,6 +16,7 @@ from patchyard.batchfile.problems import Problems, quoted
 from patchyard.batchfile.read import BatchFile, Entry
 from patchyard.batchfile.stated import StatedAcceptance, StatedJob
 from policy.ceilings import limits_of
+from policy.network import Ceiling
 from policy.paths import check_glob
 from runners.effects.target import complete_publish
 from runners.workspace.errors import CommitMissing
@@ -52,7 +53,17 @@ def place(batch: BatchFile, entry: Entry, loc: Sequence[str | int]) -> str:
 class Resolution:
     """One job that is well-formed: what its words stand for."""
 
-    def __init__(self, batch: BatchFile, entry: Entry, job: StatedJob, lookups: Lookups, problems: Problems) -> None:
+    def __init__(
+        self,
+        batch: BatchFile,
+        entry: Entry,
+        job: StatedJob,
+        lookups: Lookups,
+        problems: Problems,
+        ceiling: Ceiling,
+    ) -> None:
+        """`ceiling` is what jobs of this cluster may ask for of a network."""
+        self._ceiling = ceiling
         self._batch, self._entry, self._job = batch, entry, job
         self._lookups, self._problems = lookups, problems
         self._names = {"id": job.id, "batch": batch.spec.name}
@@ -64,6 +75,7 @@ class Resolution:
         self._check_choices()
         model, replay = self._model()
         image = self._look_up(("image",), lambda: self._lookups.image(job.image))
+        network = self._network()
         tests = self._tests()
         acceptance = self._acceptance()
         base = self._base()
@@ -87,6 +99,7 @@ class Resolution:
             tests=tests,
             acceptance=acceptance,
             limits=job.limits,
+            network=network,
             writable=job.writable,
             protected=job.protected,
             approvals=job.approvals,
@@ -170,6 +183,21 @@ class Resolution:
             sha256 = self._look_up(("model",), lambda: self._lookups.replay(file, shown))
             return model, sha256
         return None, None
+
+    def _network(self) -> Network | None:
+        """What the job's commands may reach, each in its canonical form, if the ceiling permits all of it."""
+        stated = self._job.network
+        if stated is None:
+            return None
+        permitted = []
+        for index, text in enumerate(stated.allow):
+            try:
+                permitted.append(self._ceiling.permit(text))
+            except BadInput as problem:
+                self._report(
+                    f"network.allow {quoted(text)}: {problem.what}", ("network", "allow", index), problem.remedy
+                )
+        return stated.model_copy(update={"allow": tuple(dict.fromkeys(permitted))})
 
     def _tests(self) -> Tests | None:
         tests = self._job.tests

@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 from ledger.errors import BadInput
 from ledger.records.base import Record
 from ledger.records.budget import Budget
-from ledger.records.job import Argv, JobKey, SandboxLimits, Tests
+from ledger.records.job import Argv, JobKey, Network, SandboxLimits, Tests
 from ledger.records.publish import Publish
 from patchyard.batchfile.problems import Problems, nearest, quoted
 
@@ -56,6 +56,7 @@ class StatedJob(Record):
     tests: Tests | None = None
     acceptance: StatedAcceptance | None = None
     limits: SandboxLimits = SandboxLimits()
+    network: Network | None = None
     writable: tuple[str, ...] = ("**",)
     protected: tuple[str, ...] = ()
     approvals: Literal["deny", "ask", "allow"] = "deny"

@@ -35,7 +35,7 @@ _SETTINGS = {
     "decide": ("decide_slots",),
     "sandbox": (
         "docker_host", "sandbox_backend", "sandbox_runtime", "sandbox_slots", "armed", "probe_ttl_seconds",
-        "images_lock", *_DISK,
+        "network_allow", "network_private", "images_lock", *_DISK,
     ),
     "publish": ("publish_slots", "credentials", "images_lock", *_DISK),
     SCHEDULER: ("decide_slots", "sandbox_slots", "publish_slots"),

@@ -136,6 +136,8 @@ class Armoury:
         self._makers.shutdown()
 
     def _wants(self, place: SandboxPlace) -> bool:
+        if place.network is not None:  # a way out is opened for one command, and for none that may come
+            return False
         if self._closed.is_set() or place.job_id in self._by_job or place.job_id in self._in_vain:
             return False
         if len(self._by_job) >= self._slots:

@@ -7,14 +7,14 @@ knows what to look for; and it is only called `removed` when its absence was see
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from ledger.errors import Permanent, Temporary
+from ledger.errors import Permanent, Temporary, Unfit
 from ledger.records.base import Record
 from runners.sandbox.orders import Changes
-from runners.sandbox.spec import EngineFacts, SandboxPlace, SandboxResult, SandboxSpec
+from runners.sandbox.spec import EngineFacts, NetworkRequest, SandboxPlace, SandboxResult, SandboxSpec
 
 SandboxState = Literal["registered", "created", "armed", "running", "exited", "removed"]
 """`exited` is proved dead, and what is left of it is being removed."""
@@ -40,6 +40,10 @@ class NotArmed(Temporary):
     """There is no armed sandbox for this command any more. Nothing of the command was sent to it: run it anew."""
 
 
+class NoNetwork(Unfit):
+    """A sandbox here cannot be given the network that its job asks for."""
+
+
 class Registry(Protocol):
     """Where sandboxes are written down. An error from any of these ends the sandbox and reaches the caller."""
 
@@ -55,6 +59,10 @@ class Registry(Protocol):
 
     def mark(self, name: str, state: SandboxState, evidence: dict[str, Any]) -> None:
         """Write down how far it has got. After `created` nothing runs yet: refusing here still prevents it."""
+        ...
+
+    def note_requests(self, place: SandboxPlace, requests: Sequence[NetworkRequest], left_out: int) -> None:
+        """Write down what the command of `place` asked of its network; `left_out` refusals are not among them."""
         ...
 
 
@@ -144,7 +152,7 @@ class Backend(Protocol):
     def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
         """Run one command over `files` (a tar, in pieces, of the workspace) and remove every trace of it.
 
-        Raises EngineUnavailable, ImageUnavailable, SandboxLost, SandboxBroken, and what the registry raises.
+        Raises EngineUnavailable, ImageUnavailable, SandboxLost, SandboxBroken, NoNetwork, and what the registry raises.
         """
         ...
 

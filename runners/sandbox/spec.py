@@ -14,7 +14,17 @@ from ledger.records.base import Record
 from ledger.records.job import Digest
 from policy.ceilings import MIB, Limits
 
-__all__ = ["EngineFacts", "Limits", "ReportFile", "SandboxPlace", "SandboxResult", "SandboxSpec", "Timings"]
+__all__ = [
+    "EngineFacts",
+    "Limits",
+    "NetworkGrant",
+    "NetworkRequest",
+    "ReportFile",
+    "SandboxPlace",
+    "SandboxResult",
+    "SandboxSpec",
+    "Timings",
+]
 
 MAX_ARGUMENT_BYTES = 100_000
 MAX_COMMAND_BYTES = 1_000_000
@@ -24,6 +34,33 @@ Ended = Literal[
     "exited", "signalled", "timed_out", "oom_killed", "disk_full", "command_not_found", "output_flooded", "cancelled"
 ]
 
+NetworkOutcome = Literal[
+    "allowed", "not_allowed", "not_public", "own_address", "malformed", "unresolved", "unreachable", "other_name",
+    "hidden_name", "too_slow", "too_many", "too_much",
+]  # fmt: skip
+
+
+class NetworkGrant(Record):
+    """What a command may reach through its proxy: patterns `allow` of `policy.network`, at public addresses and at
+    those of the ranges `private`."""
+
+    allow: tuple[str, ...] = Field(min_length=1)
+    private: tuple[str, ...] = ()
+
+
+class NetworkRequest(Record):
+    """One request of a command. `outcome` is `allowed`, or why it went no further; after a connection that was broken
+    off by a bound, which. `address` is where it was connected to, the bytes are those that were passed on."""
+
+    host: str = Field(max_length=300)
+    port: int = Field(ge=0, le=65_535)
+    address: str | None = Field(max_length=100)
+    outcome: NetworkOutcome
+    detail: str = Field(max_length=300)
+    up_bytes: int = Field(ge=0)
+    down_bytes: int = Field(ge=0)
+    ms: int = Field(ge=0)
+
 
 class SandboxPlace(Record):
     """All of a sandbox but its command.
@@ -31,7 +68,8 @@ class SandboxPlace(Record):
     `image` is a manifest digest (or an image id of the engine); `image_config` its configuration's digest, which is
     checked when it is known. Job, step and fence say whose it is. `probe_id` is the probe that allows a job's sandbox;
     only a probe's own sandboxes, whose `purpose` is `probe`, do without. With `armed_seconds` it is one that waits for
-    its command for so long at most.
+    its command for so long at most. With a `network` its command is told of a proxy; it has no other way out, and none
+    without: such a sandbox is never one that waits.
     """
 
     image: Digest
@@ -43,9 +81,12 @@ class SandboxPlace(Record):
     purpose: Literal["job", "probe"] = "job"
     probe_id: int | None = None
     armed_seconds: float | None = Field(default=None, gt=0, le=3600)
+    network: NetworkGrant | None = None
 
     def can_serve(self, spec: SandboxSpec) -> bool:
         """Whether a sandbox in this place is what `spec` asks for, whatever step armed it."""
+        if self.network is not None or spec.network is not None:
+            return False
         mine, asked = ({name: getattr(one, name) for name in _SERVES} for one in (self, spec))
         return mine == asked
 

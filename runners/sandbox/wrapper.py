@@ -40,6 +40,14 @@ ENVIRONMENT = {
 }
 """All that a command finds in its environment, made from nothing: neither the host's nor the image's is passed on."""
 
+PROXY = "http://127.0.0.1:3128"
+"""Where the proxy of a command that has a network listens: on the sandbox's own loopback."""
+PROXIED = {
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), PROXY),
+    **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
+}
+"""What such a command finds in its environment besides. What is on the loopback is its own, and needs no proxy."""
+
 STAGE_SECONDS = 60.0
 """The time that unpacking and reporting may take, each."""
 
@@ -354,13 +362,15 @@ if ($workspace_cap) {
 """
 
 
-def argv(architecture: str, armed_seconds: float | None = None) -> list[str]:
+def argv(architecture: str, armed_seconds: float | None = None, *, proxied: bool = False) -> list[str]:
     """The container's whole command line: nothing in it is of one command. Without `armed_seconds`, its command follows
-    its files at once. Raises Unfit for an architecture whose system calls we do not know."""
+    its files at once; when it is `proxied`, it is told of the proxy. Raises Unfit for an architecture whose system
+    calls we do not know."""
     numbers = NUMBERS.get(architecture)
     if numbers is None:
         raise Unfit(f"no sandboxes on {architecture}", remedy=f"use an engine on {' or '.join(NUMBERS)}")
-    environment = [part for pair in ENVIRONMENT.items() for part in pair]
+    variables = ENVIRONMENT | (PROXIED if proxied else {})
+    environment = [part for pair in variables.items() for part in pair]
     return [
         INTERPRETER, "-e", WRAPPER,
         *map(str, numbers.values()),

@@ -23,7 +23,11 @@ ARMED_POINTS = ("sandbox.after_arm", "sandbox.after_bind")
 """Passed when there is time for it, so not by number."""
 NOTHING_ARMED = {"PATCHYARD_ARMED": "0"}
 """For a process whose passings are numbered."""
-_SANDBOX = tuple(point for point in CRASH_POINTS if point.startswith("sandbox.") and point not in ARMED_POINTS)
+NETWORK_POINTS = ("sandbox.after_listen",)
+"""Passed by jobs with a network, which these have not: see tests/sandbox/test_network.py."""
+_SANDBOX = tuple(
+    point for point in CRASH_POINTS if point.startswith("sandbox.") and point not in (*ARMED_POINTS, *NETWORK_POINTS)
+)
 PASSED_BY: Mapping[str, tuple[str, ...]] = {
     "decide": (*_EVERY_STEP, "decide.after_model"),
     "act": (*_EVERY_STEP, "act.before_intent", "act.after_intent", "act.after_effect", *_SANDBOX),

@@ -9,7 +9,17 @@ import pytest
 from ledger.events import read_events
 from ledger.faults import CRASH_POINTS
 from tests.chaos.conftest import EVERYTHING
-from tests.chaos.points import ARMED_POINTS, BATCH, MEMBER_OF, NOTHING_ARMED, PASSED_BY, Passings, Which, count_passings
+from tests.chaos.points import (
+    ARMED_POINTS,
+    BATCH,
+    MEMBER_OF,
+    NETWORK_POINTS,
+    NOTHING_ARMED,
+    PASSED_BY,
+    Passings,
+    Which,
+    count_passings,
+)
 from tests.chaos.yard import Yard
 
 pytestmark = pytest.mark.engine
@@ -59,7 +69,7 @@ def test_every_kind_of_step_passes_the_points_that_are_tried_three_times_or_more
 
 def test_the_short_form_tries_every_crash_point() -> None:
     chosen = {case for cases in CHOSEN for case in cases}
-    assert {point for _, point, _ in chosen} | set(ARMED_POINTS) == set(CRASH_POINTS)
+    assert {point for _, point, _ in chosen} | {*ARMED_POINTS, *NETWORK_POINTS} == set(CRASH_POINTS)
     assert chosen <= set(MATRIX)
     assert all(len({MEMBER_OF[kind] for kind, _, _ in cases}) == len(cases) for cases in CHOSEN)
 

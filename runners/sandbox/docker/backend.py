@@ -31,6 +31,7 @@ from runners.sandbox.docker.inspect import TRANSPARENT, points
 from runners.sandbox.docker.process import is_of
 from runners.sandbox.docker.removal import is_gone, remove
 from runners.sandbox.docker.run import Engine, Run
+from runners.sandbox.egress.entrance import require_network
 from runners.sandbox.spec import EngineFacts, SandboxPlace, SandboxResult, SandboxSpec
 
 FACTS_SECONDS = 60.0
@@ -66,6 +67,8 @@ class DockerBackend:
 
     def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
         """See `Backend.run`."""
+        runtime = self.facts().runtime
+        require_network(spec, runtime, transparent=runtime in TRANSPARENT, is_here=self._is_local())
         return self._new(spec).result(spec, files, cancel)
 
     def arm(self, place: SandboxPlace) -> Run:

@@ -60,7 +60,7 @@ def container(
 
     Raises Unfit for an unknown architecture.
     """
-    command = wrapper.argv(engine.architecture, spec.armed_seconds)
+    command = wrapper.argv(engine.architecture, spec.armed_seconds, proxied=spec.network is not None)
     return {
         "Image": image.id,
         "Entrypoint": command[:1],

@@ -30,9 +30,11 @@ from runners.disk import says_full
 from runners.sandbox.backend import EngineUnavailable, ImageUnavailable, NotArmed, Registry, SandboxLost
 from runners.sandbox.docker.connection import Connections
 from runners.sandbox.docker.create import LABEL_SANDBOX
-from runners.sandbox.docker.process import FirstProcess
+from runners.sandbox.docker.process import FirstProcess, is_of
 from runners.sandbox.docker.removal import is_gone, remove
 from runners.sandbox.docker.stream import Streams
+from runners.sandbox.egress.entrance import entrance
+from runners.sandbox.egress.outlet import Outlet, outlet_of
 from runners.sandbox.orders import Changes, command_orders, files_orders, new_mark
 from runners.sandbox.outcome import Outcome, result_of
 from runners.sandbox.oversee import Overseer, Why
@@ -73,14 +75,16 @@ class Run:
     def result(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None) -> SandboxResult:
         """Run one command. Raises as `Backend.run` does."""
         try:
-            with self._engine.connections.our_errors():
+            with self._engine.connections.our_errors(), outlet_of(spec, self._engine.registry) as outlet:
                 streams, mark = self._begin(), new_mark()
                 self._engine.registry.mark(self.name, "running", {})
                 crash_point("sandbox.after_start")
                 streams.expect(spec, mark)
+                if outlet is not None:
+                    self._open_network(outlet)
                 orders = chain(files_orders(files), command_orders(spec, mark))
                 outcome = self._watch(streams, spec, orders, cancel)
-                crash_point("sandbox.after_exit")
+            crash_point("sandbox.after_exit")
         finally:
             self._remove()
         return self._result(spec, outcome)
@@ -153,6 +157,13 @@ class Run:
         self._streams = Streams(self._attach(), self._place.limits)
         self._start()
         return self._streams
+
+    def _open_network(self, outlet: Outlet) -> None:
+        """Nothing of the job has been sent yet."""
+        pid = int(self._client.inspect_container(self._key)["State"]["Pid"])
+        with entrance(pid, lambda found: is_of(found, self._key)) as way:
+            outlet.open(way)
+        crash_point("sandbox.after_listen")
 
     def _attach(self) -> socket.socket:
         """The connection that carries a container's streams. It must be there before the container starts."""

@@ -19,6 +19,7 @@ from runners.sandbox.backend import (
     SandboxBroken,
     StoredImage,
 )
+from runners.sandbox.egress.entrance import require_network
 from runners.sandbox.oci import removal
 from runners.sandbox.oci.bundle import Ground, config
 from runners.sandbox.oci.cgroups import counts_swap, needed_hierarchies, other_hierarchies, read_cgroups
@@ -87,6 +88,7 @@ class OciBackend:
 
     def run(self, spec: SandboxSpec, files: Iterable[bytes], cancel: threading.Event | None = None) -> SandboxResult:
         """See `Backend.run`."""
+        require_network(spec, self._host.runtime.name, transparent=self._host.runtime.is_transparent)
         with self._images.in_use(spec.image):
             return Run(self._host, spec, self.ground(spec)).result(spec, files, cancel)
 
@@ -166,7 +168,7 @@ class OciBackend:
         if labels is None:
             raise SandboxBroken(f"{found.key!r} is no sandbox of this backend")
         folder, ground = self._places.sandbox(labels), self.ground(spec)
-        arguments = wrapper.argv(ground.architecture, spec.armed_seconds)
+        arguments = wrapper.argv(ground.architecture, spec.armed_seconds, proxied=spec.network is not None)
         asked = config(ground, spec.limits, arguments, self._cgroups.path(labels.name))
         try:
             seen = points(

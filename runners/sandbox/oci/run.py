@@ -21,6 +21,8 @@ from ledger.faults import crash_point
 from runners.disk import full_disk_told
 from runners.sandbox import wrapper
 from runners.sandbox.backend import EngineUnavailable, NotArmed, Registry, SandboxLost
+from runners.sandbox.egress.entrance import entrance
+from runners.sandbox.egress.outlet import Outlet, outlet_of
 from runners.sandbox.oci import removal
 from runners.sandbox.oci.bundle import Ground, config
 from runners.sandbox.oci.cgroups import Cgroups
@@ -59,7 +61,7 @@ class Run:
         """Registers it. Raises what the registry does."""
         self._host, self._place = host, place
         self._began = time.monotonic()
-        arguments = wrapper.argv(ground.architecture, place.armed_seconds)
+        arguments = wrapper.argv(ground.architecture, place.armed_seconds, proxied=place.network is not None)
         self.name = host.registry.register(place)
         crash_point("sandbox.after_register")
         self._lap = time.monotonic()
@@ -78,11 +80,16 @@ class Run:
         """Run one command over `files`. Raises as `Backend.run` does."""
         try:
             mark = new_mark()
-            self._begin(chain(files_orders(files), command_orders(spec, mark)), last=True)
-            self._host.registry.mark(self.name, "running", {"pid": self._channel.pid})
-            crash_point("sandbox.after_start")
-            self._streams.expect(spec, mark)
-            outcome = self._watch(spec, cancel)
+            with outlet_of(spec, self._host.registry) as outlet:
+                first, command = files_orders(files), command_orders(spec, mark)
+                self._begin(first if outlet else chain(first, command), last=outlet is None)
+                self._host.registry.mark(self.name, "running", {"pid": self._channel.pid})
+                crash_point("sandbox.after_start")
+                self._streams.expect(spec, mark)
+                if outlet is not None:
+                    self._open_network(outlet)
+                    self._streams.tell(command)
+                outcome = self._watch(spec, cancel)
             crash_point("sandbox.after_exit")
         finally:
             self._remove()
@@ -151,6 +158,14 @@ class Run:
         pipes.close_theirs()
         self._streams = Streams(pipes, self._channel, self._place.limits, orders, last=last)
         self._wait_started(self._labels, self._channel, pipes)
+
+    def _open_network(self, outlet: Outlet) -> None:
+        """Nothing of the job has run yet."""
+        if (pid := self._channel.pid) is None:
+            raise SandboxLost("the sandbox has no first process")
+        with entrance(pid, lambda found: found in self._host.cgroups.processes(self.name)) as way:
+            outlet.open(way)
+        crash_point("sandbox.after_listen")
 
     def _watch(self, spec: SandboxSpec, cancel: threading.Event | None) -> Outcome:
         overseer = Overseer(spec.limits, spec.deadline_seconds, cancel, self._host.grace_seconds)

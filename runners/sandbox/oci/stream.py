@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
 from policy.ceilings import Limits
 from runners.sandbox.backend import EngineUnavailable, SandboxBroken
@@ -91,9 +92,9 @@ class Streams:
         self.report.expect(spec)
 
     def tell(self, orders: Iterable[bytes]) -> None:
-        """What is written next, after which there is nothing."""
-        self._ahead, self._last = _pieces(orders), True
-        self._piece = next(self._ahead, None)
+        """What is written next, after what is not written yet, and before nothing."""
+        self._ahead, self._last = chain(self._ahead, _pieces(orders)), True
+        self._piece = self._piece or next(self._ahead, None)
         self._write()
 
     def arm(self, overseer: Overseer) -> Why | None:
