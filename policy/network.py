@@ -276,7 +276,7 @@ class Ceiling:
         pattern = Pattern.read(text)
         address = pattern.place.address
         if address is not None and (word := why_refused(address, self.private)) is not None:
-            raise BadInput(f"it is a {word} address", remedy=_OTHER_ADDRESS[word in _NEVER])
+            raise BadInput(f"its address is not public ({word})", remedy=_OTHER_ADDRESS[word in _NEVER])
         if not any(permitted.covers(pattern) for permitted in self.allow):
             what = "it is beyond what jobs may ask for here" if self.allow else "jobs have no network here"
             raise BadInput(what, remedy="remove it, or have PATCHYARD_NETWORK_ALLOW permit it")

@@ -18,6 +18,9 @@ from images.oci_layout import Layout
 from runners.sandbox.backend import Backend
 from tests.fixtures.engine import MemoryRegistry
 from tests.sandbox.kinds import KINDS, OWN_KERNEL, WHOLE, connect
+from tests.sandbox.networked import both, bounded, listen, made_up_names, mirror, networked, tls_mirror
+
+__all__ = ["both", "bounded", "listen", "made_up_names", "mirror", "networked", "tls_mirror"]
 
 _numbers = itertools.count(1)
 
@@ -48,17 +51,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only the whole matrix runs."""
-    if os.environ.get("PATCHYARD_TEST_MATRIX"):
-        return
-    extra = [item for item in items if _is_of_the_matrix_only(item)]
+    """Leave out what only the whole matrix runs, and what is said of a network where there is none to be had."""
+    matrix = bool(os.environ.get("PATCHYARD_TEST_MATRIX"))
+    extra = [item for item in items if _has_no_network(item) or (not matrix and _is_of_the_matrix_only(item))]
     if extra:
         config.hook.pytest_deselected(items=extra)
         items[:] = [item for item in items if item not in extra]
 
 
+def _kind_of(item: pytest.Item) -> object:
+    return item.callspec.params.get("kind") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+
+
+def _has_no_network(item: pytest.Item) -> bool:
+    return _kind_of(item) in OWN_KERNEL and bool(
+        {"networked", "networked_workers"} & {*getattr(item, "fixturenames", ())}
+    )
+
+
 def _is_of_the_matrix_only(item: pytest.Item) -> bool:
-    kind = item.callspec.params.get("kind") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    kind = _kind_of(item)
     return kind in KINDS and kind not in WHOLE and item.get_closest_marker("every_runtime") is None
 
 

@@ -40,7 +40,7 @@ class Rules:
     def require_address(self, address: Address) -> None:
         """Raises Refused for an address that nobody may connect to from here, and for one of this machine's own."""
         if (word := why_refused(address, self.private)) is not None:
-            raise Refused("not_public", f"{address} is a {word} address")
+            raise Refused("not_public", f"{address} is not public ({word})")
         if not any(address in permitted for permitted in self.private) and _is_own(address):
             raise Refused("own_address", f"{address} is an address of the machine that runs the sandbox")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import encodings.punycode  # noqa: F401  (codecs are looked for at their first use, when this process may not look)
 import errno
 import fcntl
 import json

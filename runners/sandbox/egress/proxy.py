@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -29,36 +29,49 @@ _LINGER_SECONDS = 1.0
 
 
 class Proxy:
-    """Serves a listening socket until it is cancelled. `tell` is given each request, as a plain NetworkRequest."""
+    """Serves a listening socket until it is cancelled; made in a running loop. `tell` is given each request, as a plain
+    NetworkRequest."""
 
     def __init__(self, listener: socket.socket, rules: Rules, bounds: Bounds, tell: Tell) -> None:
         self._listener, self._rules, self._bounds, self._tell = listener, rules, bounds, tell
         self._totals = Totals(bounds)
         self._pool = ThreadPoolExecutor(LOOK_UPS, thread_name_prefix="look-up")
         self._slots = asyncio.Semaphore(bounds.at_once)
-        self._serving: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._broken = asyncio.get_running_loop().create_future()
         self._refused = 0
 
     async def serve(self) -> int:
-        """Until cancelled, and then until all connections are closed and told of; how many refusals were not told."""
+        """Until cancelled, and then until all connections are closed and told of; how many refusals were not told.
+
+        A defect of our own ends it too, and is raised: what became of that request nobody could tell.
+        """
+        self._start(self._accept())
         try:
-            await self._accept()
-            await asyncio.get_running_loop().create_future()  # no more is taken, and what is there goes on
+            await self._broken
         except asyncio.CancelledError:
-            for task in self._serving:
+            for task in self._tasks:
                 task.cancel()
-            if self._serving:
-                await asyncio.wait(self._serving)
+            if self._tasks:
+                await asyncio.wait(self._tasks)
         return max(0, self._refused - self._bounds.refused_told)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (defect := task.exception()) is not None and not self._broken.done():
+            self._broken.set_exception(defect)
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(self._bounds.accepted):
             await self._slots.acquire()
             connection, _ = await loop.sock_accept(self._listener)
-            task = loop.create_task(self._serve(connection))
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
+            self._start(self._serve(connection))
             await asyncio.sleep(self._bounds.pause_seconds)
         self._listener.close()
 
