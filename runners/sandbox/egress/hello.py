@@ -13,7 +13,7 @@ from ledger.errors import BadInput
 from policy.network import Place, read_host
 from runners.sandbox.egress.exchange import Refused
 
-MAX_BYTES = 1 << 16
+MAX_BYTES = 1 << 14
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
 _SERVER_NAME, _ENCRYPTED = 0, 0xFE0D
 _HOST_NAME = 0
@@ -43,7 +43,9 @@ class Gate:
         if self.open:
             return data
         self._held += data
-        if self._held and self._held[0] == _HANDSHAKE:
+        if not self._held:
+            return b""
+        if self._held[0] == _HANDSHAKE:
             hello = _hello_in(self._held)
             if hello is None:
                 if len(self._held) > MAX_BYTES:
