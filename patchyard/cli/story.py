@@ -98,12 +98,23 @@ def event_words(kind: str, body: Mapping[str, Any]) -> str:
     if kind == "policy_decision":
         said = {name: body.get(name, "") for name in ("decision", "what", "reason", "rule")}
         return _line("{decision} {what}: {reason} (rule {rule})".format_map(said))
+    if kind == "network_request":
+        return _line(_request_words(body))
+    if kind == "network_requests_left_out":
+        return _line(f"{body.get('refused', 0)} refused requests more")
     if kind == "step_done":
         done = {name: body.get(name, "") for name in ("kind", "attempt", "owner")}
         return _line("{kind}, attempt {attempt} by {owner}".format_map(done) + _spent(body))
     if "why" in body:
         return _line(f"{body['why']} (attempt {body['attempt']})" if "attempt" in body else str(body["why"]))
     return short(body) if body else ""
+
+
+def _request_words(body: Mapping[str, Any]) -> str:
+    words = f"{body.get('outcome', '')} {body.get('host', '')}:{body.get('port', '')}"
+    if body.get("address"):
+        words += f" at {body['address']}, {body.get('up_bytes', 0)} bytes up, {body.get('down_bytes', 0)} down"
+    return words + (f": {body['detail']}" if body.get("detail") else "")
 
 
 def _spent(body: Mapping[str, Any]) -> str:

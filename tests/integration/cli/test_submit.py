@@ -105,6 +105,42 @@ def test_a_plain_folder_is_a_repository_whose_later_changes_change_nothing(ledge
     assert get_object(ledger, spec.source.pack_sha256).startswith(b"PACK")
 
 
+def test_a_network_is_what_the_ceiling_permits_in_its_canonical_form(ledger, patchyard, place, monkeypatch):
+    network = "    network: {allow: ['Cdn.test.:443', '*.Files.example.org:443', 'cdn.test:443'], verify: true}\n"
+    (place / "batch.yaml").write_text(BATCH + network)
+    monkeypatch.setenv("PATCHYARD_NETWORK_ALLOW", "cdn.test:443, *.example.org:443")
+    assert patchyard("submit", "batch.yaml").status == 0
+    spec = find_job(ledger, "fixes/one").spec
+    assert spec.network.plain() == {"allow": ["cdn.test:443", "*.files.example.org:443"], "verify": True}
+    monkeypatch.setenv("PATCHYARD_NETWORK_ALLOW", "*.example.org:443")
+    refused = patchyard("submit", "batch.yaml", "--name", "again")
+    assert refused.status == 2
+    assert refused.err.splitlines() == [
+        f"patchyard: batch.yaml:10: network.allow '{text}': it is beyond what jobs may ask for here; remove it, or "
+        "have PATCHYARD_NETWORK_ALLOW permit it"
+        for text in ("Cdn.test.:443", "cdn.test:443")
+    ]
+
+
+def test_what_a_job_may_reach_cannot_be_changed_later(ledger, patchyard, place, monkeypatch):
+    monkeypatch.setenv("PATCHYARD_NETWORK_ALLOW", "cdn.test:443 example.org:443")
+    (place / "batch.yaml").write_text(BATCH + "    network: {allow: ['cdn.test:443']}\n")
+    assert patchyard("submit", "batch.yaml").status == 0
+    (place / "batch.yaml").write_text(BATCH + "    network: {allow: ['cdn.test:443', 'example.org:443']}\n")
+    refused = patchyard("submit", "batch.yaml")
+    assert refused.status == 2
+    assert "batch fixes was submitted before and differs: job one changed: network" in refused.err
+    assert find_job(ledger, "fixes/one").spec.network.allow == ("cdn.test:443",)
+
+
+def test_a_job_may_do_without_the_network_of_the_defaults(ledger, patchyard, place, monkeypatch):
+    monkeypatch.setenv("PATCHYARD_NETWORK_ALLOW", "cdn.test:443")
+    text = BATCH.replace("jobs:", "  network: {allow: ['cdn.test:443']}\njobs:") + "    network: null\n"
+    (place / "batch.yaml").write_text(text)
+    assert patchyard("submit", "batch.yaml").status == 0
+    assert find_job(ledger, "fixes/one").spec.network is None
+
+
 ONE = "jobs:\n  - id: one\n    repo: repo\n    issue: x\n"
 HEAD = BATCH.split("jobs:")[0]
 
@@ -203,6 +239,34 @@ BAD = {
     "limit out of bounds": (
         HEAD + ONE + "    limits: {pids: 1}\n",
         "batch.yaml:10: limits.pids: 1 is out of bounds; give",
+    ),
+    "network where there is none": (
+        HEAD + ONE + "    network: {allow: ['cdn.test:443']}\n",
+        "batch.yaml:10: network.allow 'cdn.test:443': jobs have no network here; remove it, or have PATCHYARD_NETWORK_",
+    ),
+    "network without a port": (
+        HEAD + ONE + "    network:\n      allow:\n        - cdn.test\n",
+        "batch.yaml:12: network.allow 'cdn.test': it has no port; write it as cdn.test:443, *.example.org:443 or",
+    ),
+    "network to the metadata address": (
+        HEAD + ONE + "    network: {allow: ['0xa9fea9fe:80']}\n",
+        "batch.yaml:10: network.allow '0xa9fea9fe:80': its address is not public (metadata); remove it; no setting",
+    ),
+    "network of nothing": (
+        HEAD + ONE + "    network: {allow: []}\n",
+        "batch.yaml:10: network.allow is empty; name at least one",
+    ),
+    "network no list": (
+        HEAD + ONE + "    network: {allow: 'cdn.test:443'}\n",
+        "batch.yaml:10: network.allow must be a list, not 'cdn.test:443'",
+    ),
+    "network with an unknown field": (
+        HEAD + ONE + "    network: {allow: [a], deny: [b]}\n",
+        "batch.yaml:10: unknown field network.deny; known names are allow, verify",
+    ),
+    "network in the defaults": (
+        HEAD + "  network: {allow: ['cdn.test:443']}\n" + ONE,
+        "batch.yaml:6: network.allow 'cdn.test:443': jobs have no network here",
     ),
     "pattern that leads out": (HEAD + ONE + "    protected: ['../x']\n", "batch.yaml:10: the pattern '../x': it means"),
     "pattern too slow": (

@@ -74,6 +74,9 @@ def test_relative_paths_start_in_the_working_folder(tmp_path: Path) -> None:
         ("PATCHYARD_DATABASE_URL", "postgresql://h:99999/x", "PATCHYARD_DATABASE_URL: is not a URL"),
         ("PATCHYARD_DATABASE_URL", "postgresql://a b/x", "PATCHYARD_DATABASE_URL: is not a URL"),
         ("PATCHYARD_BROKER_URL", "amqp://h/", "PATCHYARD_BROKER_URL: should start with redis://"),
+        ("PATCHYARD_NETWORK_ALLOW", "a.test:1 cdn.test", "PATCHYARD_NETWORK_ALLOW: 'cdn.test': it has no port"),
+        ("PATCHYARD_NETWORK_ALLOW", "*:443", "PATCHYARD_NETWORK_ALLOW: '*:443': a * stands for whole names"),
+        ("PATCHYARD_NETWORK_PRIVATE", "10.0.0.1/8", "PATCHYARD_NETWORK_PRIVATE: '10.0.0.1/8' is no range of addresses"),
     ],
 )
 def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str) -> None:
@@ -98,6 +101,23 @@ def test_a_bad_line_of_the_file_is_named(text: str, said: str) -> None:
     with pytest.raises(BadInput) as raised:
         load_settings()
     assert line_of(raised).startswith(said)
+
+
+def test_lists_have_commas_or_spaces_and_one_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (load_settings().network_allow, load_settings().network_private) == ((), ())
+    monkeypatch.setenv("PATCHYARD_NETWORK_ALLOW", "Cdn.test:443,*.example.org:443  a.test:0080")
+    monkeypatch.setenv("PATCHYARD_NETWORK_PRIVATE", "10.1.2.0/24, ::1/128")
+    settings = load_settings()
+    assert settings.network_allow == ("cdn.test:443", "*.example.org:443", "a.test:80")
+    shown = {one.name: one.value for one in show_settings(settings)}
+    assert shown["PATCHYARD_NETWORK_ALLOW"] == "cdn.test:443,*.example.org:443,a.test:80"
+    for name, value in settings.environment("network_allow", "network_private").items():  # as a service gets them
+        monkeypatch.setenv(name, value)
+    assert load_settings() == settings
+    monkeypatch.delenv("PATCHYARD_NETWORK_ALLOW")
+    monkeypatch.delenv("PATCHYARD_NETWORK_PRIVATE")
+    Path("patchyard.toml").write_text('network_allow = ["cdn.test:443"]\nnetwork_private = "10.1.2.0/24"\n')
+    assert (load_settings().network_allow, load_settings().network_private) == (("cdn.test:443",), ("10.1.2.0/24",))
 
 
 def test_a_file_that_is_not_text_is_one_line() -> None:
