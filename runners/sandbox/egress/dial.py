@@ -80,7 +80,7 @@ async def _addresses(place: Place, rules: Rules, pool: Executor, bounds: Bounds)
         raise Refused("unresolved", f"{place.host} was not resolved in time", 504) from None
     except OSError as unknown:
         raise Refused("unresolved", f"{place.host}: {unknown.strerror or unknown}", 502) from None
-    addresses = [meant(ip_address(text.partition("%")[0])) for text in texts]
+    addresses = [meant(ip_address(text)) for text in texts]
     if not addresses:
         raise Refused("unresolved", f"{place.host} has no address", 502)
     for address in addresses:
