@@ -76,20 +76,16 @@ def judge(call: ToolCall, arguments: Record, job: JobSpec) -> Judgement:
     contract = contract_of(call.name)
     if isinstance(arguments, ApplyPatch):
         return judge_changes([edit.path for edit in arguments.edits], job, risk=contract.risk)
+    if job.network is not None and contract.idempotency == "contained":
+        where = ", ".join(job.network.allow)
+        why = f"the command runs in a sandbox that reaches {where} and nothing else, as the job's network was granted"
+        return _settled(job, [_allow("networked-command", "high", why)])
     if contract.effect == "none":
         return _settled(job, [_allow("effect-none", contract.risk, f"{call.name} changes nothing")])
     if contract.idempotency == "contained":
-        return _settled(job, [_contained(job, contract.risk)])
+        why = "the command runs in a sandbox without network, and what it changes is judged before it counts"
+        return _settled(job, [_allow("contained-command", contract.risk, why)])
     return _settled(job, [])
-
-
-def _contained(job: JobSpec, risk: Risk) -> Judgement:
-    judged = "what it changes is judged before it counts"
-    if job.network is None:
-        return _allow("contained-command", risk, f"the command runs in a sandbox without network, and {judged}")
-    where = ", ".join(job.network.allow)
-    why = f"the command runs in a sandbox that reaches {where} and nothing else, as was permitted, and {judged}"
-    return _allow("networked-command", "high", why)
 
 
 def judge_changes(paths: Sequence[str], job: JobSpec, *, risk: Risk) -> Judgement:

@@ -262,6 +262,16 @@ def test_a_process_that_dies_is_no_network_and_no_result(networked: Networked, l
     assert networked.backend.find() == []
 
 
+def test_a_defect_of_the_proxys_is_no_result_and_is_named(
+    networked: Networked, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What became of that request nobody could tell."""
+    defect = "from runners.sandbox.egress import proxy; proxy.read_request = None"
+    monkeypatch.setattr(outlet, "PROGRAM", f"{defect}; {MAIN}")
+    with pytest.raises(SandboxLost, match=r"told all \(TypeError: 'NoneType' object is not callable\)"):
+        networked.seen(f"seen = asked_head(request('CONNECT', '{NAME}:{mirror.port}'))", f"{NAME}:{mirror.port}")
+
+
 @pytest.mark.parametrize("said", ['{"request": {}}', '{"request": {"host": 1}}', "nonsense", '{"left_out": "x"}'])
 def test_a_process_that_says_what_it_does_not_say_is_not_believed(
     networked: Networked, monkeypatch: pytest.MonkeyPatch, said: str

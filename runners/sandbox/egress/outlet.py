@@ -78,6 +78,7 @@ class Outlet:
         self._waiting: list[NetworkRequest] = []
         self._left_out: int | None = None
         self._told = 0
+        self._why = ""
         self._broken: PatchyardError | None = None
         self._reader: threading.Thread | None = None
 
@@ -105,7 +106,7 @@ class Outlet:
         if self._waiting or self._left_out:
             self._notes.note_requests(self._spec, self._waiting, self._left_out or 0)
         if self._left_out is None and self._reader is not None:
-            raise SandboxLost("the process that served the sandbox's network ended before it had told all")
+            raise SandboxLost(f"the process that served the sandbox's network ended before it had told all{self._why}")
 
     def end_quietly(self) -> None:
         """As `end`, where another error is on its way."""
@@ -153,6 +154,9 @@ class Outlet:
             said: dict[str, Any] = json.loads(message)
             if "left_out" in said:
                 self._left_out = int(said["left_out"])
+                return False
+            if "broken" in said:
+                self._why = f" ({said['broken']})"
                 return False
             self._told += 1
             if self._told > self._bounds.approved + self._bounds.refused_told:

@@ -5,7 +5,8 @@ first process and one of its network namespace, opens the listening socket in th
 good. It ends when the sandbox's first process does, when the worker says so or is gone, and at a time in any case.
 
 Messages over the socket of the worker, JSON, one a packet: from the worker, one with the two descriptors; to it
-`listens` or `failed` and `unfit`, then `request` for each that has ended, and `left_out` as the last word.
+`listens` or `failed` and `unfit`, then `request` for each that has ended, and as the last word `left_out`, or `broken`
+for a defect of our own.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 from policy.network import Ceiling
 from runners.sandbox.egress.bounds import Bounds
 from runners.sandbox.egress.dial import Rules
+from runners.sandbox.egress.exchange import MAX_DETAIL
 from runners.sandbox.egress.proxy import Proxy
 
 UID = GID = 65_531
@@ -132,7 +134,11 @@ async def serve(control: socket.socket, first: int, listener: socket.socket, ask
     serving = loop.create_task(proxy.serve())
     await asyncio.wait([serving, loop.create_task(over.wait())], return_when=asyncio.FIRST_COMPLETED)
     serving.cancel()
-    await tell({"left_out": await serving})
+    await asyncio.wait([serving])
+    if (defect := serving.exception()) is not None:
+        await tell({"broken": f"{type(defect).__name__}: {defect}"[:MAX_DETAIL]})
+    else:
+        await tell({"left_out": serving.result()})
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ledger.errors import BadInput
+from ledger.records.job import Network
 from ledger.records.tool import ToolCall
 from policy import rules
 from policy.paths import check_glob, matches
@@ -31,6 +32,15 @@ def test_reading_and_commands_are_allowed_with_their_risk() -> None:
     assert (tests.decision, tests.rule, tests.risk) == ("allow", "effect-none", "medium")
     shell = judged("run_shell", {"command": "rm -rf /"})
     assert (shell.decision, shell.rule, shell.risk) == ("allow", "contained-command", "medium")
+
+
+def test_commands_of_a_job_with_a_network_are_of_high_risk_and_named_so() -> None:
+    network = Network(allow=("cdn.test:443", "*.example.org:443"))
+    for tool, arguments in (("run_tests", {}), ("run_shell", {"command": "true"})):
+        seen = judged(tool, arguments, network=network)
+        assert (seen.decision, seen.rule, seen.risk) == ("allow", "networked-command", "high")
+        assert "reaches cdn.test:443, *.example.org:443 and nothing else" in seen.reason
+    assert judged("read_file", {"path": "x"}, network=network).rule == "effect-none"
 
 
 def test_a_patch_of_writable_paths_is_allowed() -> None:
