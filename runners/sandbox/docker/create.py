@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from images import seccomp
 from ledger.records.base import Record
 from policy.ceilings import KIB, Limits
-from runners.sandbox import seccomp, wrapper
+from runners.sandbox import wrapper
 from runners.sandbox.bounds import (
     GID,
     HOSTNAME,
@@ -146,4 +147,4 @@ def _file_systems(limits: Limits, volumes: Iterable[str]) -> dict[str, str]:
 
 @cache
 def _profile(architecture: str) -> str:
-    return json.dumps(seccomp.profile(architecture), separators=(",", ":"))
+    return json.dumps(json.loads(seccomp.profile_text(architecture)), separators=(",", ":"))

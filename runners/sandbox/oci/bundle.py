@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from images import seccomp
 from policy.ceilings import KIB, Limits
-from runners.sandbox import seccomp, wrapper
+from runners.sandbox import wrapper
 from runners.sandbox.bounds import (
     GID,
     HOSTNAME,
@@ -76,7 +77,7 @@ def _template(ground: Ground, limits: Limits) -> str:
                 "cgroupsPath": _CGROUP,
                 "resources": _resources(ground, limits),
                 "rootfsPropagation": "private",
-                "seccomp": seccomp.profile(ground.architecture),
+                "seccomp": json.loads(seccomp.profile_text(ground.architecture)),
                 "maskedPaths": [*MASKED_PATHS, *(ground.other_cgroups or ())],
                 "readonlyPaths": list(READ_ONLY_PATHS),
             },

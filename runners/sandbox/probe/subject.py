@@ -13,6 +13,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from images import seccomp
 from ledger.records.probe import Subject
 from runners.sandbox.spec import EngineFacts
 
@@ -35,6 +36,7 @@ def subject_of(facts: EngineFacts, image: str) -> Subject:
             "cgroups": str(facts.cgroup_version),
             "storage": facts.storage,
             "code": _code(),
+            "seccomp": seccomp.fingerprint(facts.architecture),
         },
     )
 
