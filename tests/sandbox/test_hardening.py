@@ -202,7 +202,8 @@ def test_every_call_that_the_engine_allows_and_we_do_not_is_refused(
     said = seen(backend, sandbox_image, code)
     # No filter is asked about this one by kernels that have it: whoever makes it outside of a probe dies.
     assert said.pop("uretprobe", "killed") in ("killed", "EPERM")
-    assert said == dict.fromkeys(said, "EPERM")
+    # runc says of a call that is newer than all it knows that it does not exist, so that libc tries an older one.
+    assert said == {name: "ENOSYS" if said[name] == "ENOSYS" and calls[name] > 440 else "EPERM" for name in said}
     assert len(said) >= 18
     # Without the filter most of them say something else: it is the filter that was heard.
     outside = subprocess.run(

@@ -41,10 +41,29 @@ def _delegated(root: Path, controllers: str = "cpu memory pids") -> dict[str, Pa
     return {"proc": root / "proc", "etc": root / "etc", "cgroups": root / "cgroup"}
 
 
+@pytest.fixture
+def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of newuidmap and newgidmap, which not every machine has."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("newuidmap", "newgidmap"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+@pytest.mark.usefixtures("helpers")
 def test_where_all_is_delegated_nothing_is_lacking(tmp_path: Path) -> None:
     assert lacking(NOBODY, **_delegated(tmp_path)) == []
 
 
+def test_without_the_programs_that_map_ids_they_are_named(tmp_path: Path, helpers: Path) -> None:
+    (helpers / "newgidmap").unlink()
+    assert lacking(NOBODY, **_delegated(tmp_path)) == ["newgidmap (package uidmap)"]
+
+
+@pytest.mark.usefixtures("helpers")
 @pytest.mark.parametrize(
     ("file", "text", "told"),
     [
