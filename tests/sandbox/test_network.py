@@ -98,6 +98,19 @@ seen = [came[:7].decode(), len(came)]
     assert (one.up_bytes, one.down_bytes) == (2_001_000, 3_000_007)
 
 
+def test_whoever_reads_slowly_gets_all_of_it(networked: Networked, listen: Callable[..., Listener]) -> None:
+    port = listen(lambda connection: connection.sendall(bytes(20_000_000))).port
+    code = f"""
+import time
+one, total = tunnel('{NAME}:{port}'), 0
+while data := one.recv(65536):
+    total += len(data)
+    time.sleep(0.001)
+seen = total
+"""
+    assert networked.seen(code, f"{NAME}:{port}", deadline_seconds=60) == 20_000_000
+
+
 # -- there is no other way --------------------------------------------------------------------------------------------
 
 

@@ -1,11 +1,13 @@
-"""How much a command may have of its network, and that it ends: with the command, the sandbox, or the worker."""
+"""That a network ends: with its command, its sandbox, its worker, and in time; and that all of it is written down."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
-from collections.abc import Callable
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,149 +15,18 @@ import psutil
 import pytest
 
 from ledger.errors import LeaseLost
-from runners.sandbox.backend import Backend, SandboxBroken, SandboxLost
+from runners.sandbox.backend import Backend, EngineUnavailable, SandboxBroken, SandboxLost
 from runners.sandbox.egress import outlet, process
-from runners.sandbox.spec import SandboxPlace
+from runners.sandbox.egress.entrance import entrance
+from runners.sandbox.spec import NetworkGrant, SandboxPlace
 from tests.fixtures.engine import MemoryRegistry
+from tests.sandbox.inside import spec_of
 from tests.sandbox.networked import MAIN, Networked, command_line, served
-from tests.sandbox.outside import NAME, Listener, Mirror, swallow, until
+from tests.sandbox.outside import NAME, Listener, Mirror, until
 from tests.sandbox.test_death import Workers, workers
 
 __all__ = ["workers"]
 pytestmark = pytest.mark.engine
-
-# -- bounds -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_request_that_never_comes_is_not_waited_for(
-    networked: Networked, mirror: Mirror, bounded: Callable[..., None]
-) -> None:
-    bounded(head_seconds=1.0)
-    place = f"{NAME}:{mirror.port}"
-    code = f"""
-import time
-slow = [opened() for _ in range(31)]
-for one in slow:
-    one.sendall(b'CONNECT {place} HT')
-half = tunnel('{place}')
-half.sendall(bytes((22, 3, 1, 2, 0, 1, 0)))
-def drip(one):
-    try:
-        while True:
-            one.sendall(b'X')
-            time.sleep(0.1)
-    except OSError:
-        return 'cut'
-seen = [drip(slow[0]), len(said(half)), refusal('{place}')]
-"""
-    assert networked.seen(code, place) == ["cut", 0, "granted"]
-    outcomes = [outcome for _, _, outcome in networked.told()]
-    assert outcomes.count("too_slow") == 32
-
-
-def test_thousands_of_connections_harm_nobody(
-    networked: Networked, mirror: Mirror, bounded: Callable[..., None]
-) -> None:
-    """Of what is refused so much is told, and the rest is counted; the next honest request is served."""
-    bounded(refused_told=20, pause_seconds=0.0)
-    place = f"{NAME}:{mirror.port}"
-    code = f"""
-import socket
-def flood(times):
-    opened, refused = 0, 0
-    for _ in range(times):
-        try:
-            one = socket.socket()
-            one.settimeout(5)
-            one.connect(PROXY)
-            one.sendall(request('CONNECT', 'elsewhere.test:1'))
-            one.recv(10)
-            one.close()
-            opened += 1
-        except OSError:
-            refused += 1
-    return opened + refused
-seen = [flood(2000), refusal('{place}')]
-"""
-    assert networked.seen(code, place, deadline_seconds=120) == [2000, "granted"]
-    outcomes = [outcome for _, _, outcome in networked.told()]
-    assert outcomes == ["not_allowed"] * 20 + ["allowed"]
-    assert networked.registry.left_out == 1980
-
-
-def test_connections_at_once_are_bounded_and_the_rest_waits_for_its_turn(
-    networked: Networked, listen: Callable[..., Listener], bounded: Callable[..., None]
-) -> None:
-    bounded(at_once=4)
-    listener = listen()
-    place = f"{NAME}:{listener.port}"
-    code = f"""
-import time
-first = [tunnel('{place}') for _ in range(4)]
-late = opened()
-late.sendall(request('CONNECT', '{place}'))
-late.settimeout(1)
-try:
-    seen = [late.recv(12).decode()]
-except TimeoutError:
-    seen = ['waits']
-late.settimeout(30)
-first[0].close()
-seen.append(late.recv(12).decode())
-"""
-    assert networked.seen(code, place) == ["waits", "HTTP/1.1 200"]
-    assert listener.accepted == 5
-
-
-def test_requests_and_bytes_are_bounded(
-    networked: Networked, listen: Callable[..., Listener], bounded: Callable[..., None]
-) -> None:
-    def pour(connection: socket.socket) -> None:
-        if connection.recv(4) == b"give":
-            while True:
-                connection.sendall(bytes(65536))
-        swallow(connection)
-
-    bounded(approved=4, up_bytes=200_000, down_bytes=300_000)
-    place = f"{NAME}:{listen(pour).port}"
-    code = f"""
-one = tunnel('{place}')
-one.sendall(b'give')
-seen = [len(said(one)) <= 300_000]
-two = tunnel('{place}')
-try:
-    two.sendall(bytes(400_000))
-    two.shutdown(1)
-    seen.append(said(two).decode())
-except OSError:
-    seen.append('')
-seen += [refusal('{place}'), refusal('{place}'), refusal('{place}')]
-"""
-    assert networked.seen(code, place) == [True, "", "granted", "granted", "too_many"]
-    assert [outcome for _, _, outcome in networked.told()] == ["too_much", "too_much", "allowed", "allowed", "too_many"]
-    assert networked.registry.requests[0].down_bytes <= 300_000
-    assert networked.registry.requests[1].up_bytes <= 200_000
-
-
-def test_a_tunnel_in_which_nothing_moves_is_closed(
-    networked: Networked, listen: Callable[..., Listener], bounded: Callable[..., None]
-) -> None:
-    bounded(idle_seconds=1.0)
-    place = f"{NAME}:{listen().port}"
-    code = f"one = tunnel('{place}'); one.sendall(b'x'); seen = len(said(one))"
-    assert networked.seen(code, place) == 0
-    assert networked.told()[0][2] == "too_slow"
-
-
-def test_a_server_that_is_not_there_is_told(networked: Networked, mirror: Mirror) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    assert networked.seen(f"seen = refusal('{NAME}:{port}')", f"{NAME}:{port}") == "unreachable"
-    (one,) = networked.registry.requests
-    assert (one.address, one.outcome, one.up_bytes) == ("127.0.0.1", "unreachable", 0)
-
-
-# -- its end ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_connection_ends_with_its_command(networked: Networked, listen: Callable[..., Listener]) -> None:
@@ -212,8 +83,11 @@ def test_the_process_that_serves_it_is_nobody_and_has_nothing(
 def test_what_cannot_be_written_down_ends_the_step(
     make_backend: Callable[..., Backend], networked: Networked, mirror: Mirror
 ) -> None:
+    asked = []
+
     class Forgetful(MemoryRegistry):
         def note_requests(self, place: SandboxPlace, requests: Any, left_out: int) -> None:
+            asked.append(requests)
             raise LeaseLost
 
     networked.backend = make_backend(registry=Forgetful(f"forgetful-{os.getpid()}"))
@@ -223,13 +97,16 @@ def test_what_cannot_be_written_down_ends_the_step(
     code = f"""
 import sys, time; sys.path.insert(0, '.')
 from asking import *
-tries = 0
 while True:
-    refusal('{place}')
+    try:
+        refusal('{place}')
+    except OSError:
+        break
     time.sleep(0.1)
 """
     with pytest.raises(LeaseLost):  # in the middle of a command, too: it has no network from then on
-        networked.run(code, place)
+        networked.run(code, place, deadline_seconds=60)
+    assert len(asked) == 2
     assert served() == []
 
 
@@ -249,6 +126,22 @@ def test_requests_are_written_down_while_the_command_runs(
     assert networked.seen(code, first, second, deadline_seconds=90) == "noted"
     assert noted == [1]
     assert len(networked.registry.requests) == 2
+
+
+def test_requests_are_written_down_whatever_becomes_of_the_command(
+    networked: Networked, listen: Callable[..., Listener]
+) -> None:
+    """Here somebody removes its sandbox from outside."""
+
+    def remove(connection: socket.socket) -> None:
+        (found,) = networked.backend.find()
+        assert networked.backend.destroy(found).gone
+
+    place = f"{NAME}:{listen(remove).port}"
+    with pytest.raises((SandboxLost, EngineUnavailable)):
+        networked.seen(f"said(tunnel('{place}'))\nimport time; time.sleep(60); seen = 0", place, deadline_seconds=90)
+    assert [outcome for _, _, outcome in networked.told()] == ["allowed"]
+    assert served() == []
 
 
 def test_a_process_that_dies_is_no_network_and_no_result(networked: Networked, listen: Callable[..., Listener]) -> None:
@@ -286,6 +179,70 @@ def test_a_process_that_says_what_it_does_not_say_is_not_believed(
     with pytest.raises(SandboxBroken):
         networked.run("import time; time.sleep(1)", f"{NAME}:80")
     assert served() == []
+
+
+@pytest.fixture
+def holder() -> Iterator[int]:
+    """A process with a network namespace as a sandbox has it, which lives on whatever happens."""
+    held = subprocess.Popen(
+        ["unshare", "--net", "sh", "-c", "ip link set lo up; echo ready; exec sleep 120"], stdout=subprocess.PIPE
+    )
+    assert held.stdout is not None
+    assert held.stdout.readline() == b"ready\n"
+    yield held.pid
+    held.kill()
+    held.wait()
+    held.stdout.close()
+
+
+def opened(pid: int, seconds: float) -> outlet.Outlet:
+    """A network that was opened in a namespace, for a command that may take so long."""
+    spec = spec_of("sha256:" + "a" * 64, "true", network=NetworkGrant(allow=(f"{NAME}:80",)), deadline_seconds=seconds)
+    made = outlet.Outlet(spec, MemoryRegistry("holder"), outlet.BOUNDS)
+    with entrance(pid, lambda found: found == pid) as way:
+        made.open(way)
+    return made
+
+
+def test_a_network_ends_when_the_worker_says_so(holder: int) -> None:
+    """Though the sandbox lives on: nobody listens in it any more, and the process has told all."""
+    made = opened(holder, 60)
+    assert len(served()) == 1
+    assert _listening(holder)
+    made.end()
+    assert served() == []
+    assert not _listening(holder)
+
+
+def test_a_network_ends_in_time_when_nobody_is_there_to_end_it(holder: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlet, "STAGE_SECONDS", 0.0)
+    monkeypatch.setattr(outlet, "SPARE_SECONDS", 0.5)
+    made = opened(holder, 0.5)
+    until(lambda: not _listening(holder))
+    made.end()
+    assert served() == []
+
+
+def test_the_way_into_a_sandbox_is_its_own_and_nobody_elses(holder: int) -> None:
+    with pytest.raises(SandboxLost), entrance(holder, lambda _: False):
+        pass
+    gone = subprocess.Popen(["true"])
+    while gone.poll() is None:
+        time.sleep(0.01)
+    with pytest.raises(SandboxLost), entrance(gone.pid, lambda _: True):
+        pass
+
+
+def test_a_process_that_has_ended_and_is_not_yet_buried_leads_nowhere() -> None:
+    zombie = subprocess.Popen(["true"])
+    until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE)
+    with pytest.raises(SandboxLost), entrance(zombie.pid, lambda _: True):
+        pass
+    zombie.wait()
+
+
+def _listening(pid: int) -> bool:
+    return any(line.split()[3:4] == ["0A"] for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines())
 
 
 WORKER = f"""
