@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ledger.batches import first_step
-from ledger.connect import Database
+from ledger.connect import Database, amounts_literal
 from ledger.errors import BadInput
 from ledger.events import broken_links
 from ledger.records.base import Record
+from ledger.records.budget import Amounts
 from ledger.records.job import JobSpec, JobState, Reason
 from ledger.records.tool import Effect
 from ledger.storable import storable
@@ -46,6 +47,16 @@ def retry_job(db: Database, job_id: int, *, by: str) -> bool:
         raise BadInput(f"there is no job {job_id}")
     kind, told = first_step(JobSpec.model_validate(rows[0]["spec"]))
     return _reopen(db, job_id, by, kind, told, afresh=True)
+
+
+def continue_job(db: Database, job_id: int, *, by: str, added: Amounts, wall_ms: int = 0) -> str:
+    """Lets a job that ran out of its budget go on from where it stood, with so much more, and `wall_ms` more time.
+
+    Returns `continued`; `unknown` or `other` for a job that did not end so; or what it would still be short of: a
+    resource, or `deadline`. Then nothing has changed.
+    """
+    rows = db.run("continue_job", job=job_id, by=by, added=amounts_literal(added), wall_ms=wall_ms)
+    return str(rows[0]["outcome"])
 
 
 def verify_again(db: Database, job_id: int, *, by: str) -> bool:

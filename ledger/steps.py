@@ -25,6 +25,8 @@ from ledger.records.step import Claim, Completion, Event, Offer, Queue
 from ledger.storable import storable
 
 MAX_ATTEMPTS = 5
+MARKS_KEPT = 12
+"""How many fingerprints of turns are kept of an agent."""
 ALL_QUEUES: tuple[Queue, ...] = ("decide", "sandbox", "publish")
 
 Renewed = Literal["kept", "lost", "cancel"]
@@ -78,6 +80,7 @@ def _claim(step_id: int, row: DictRow) -> Claim:
         reserve=kept,
         cancelling=ending is not None,
         end_with=ending or "cancelled_by_user",
+        recent=tuple((row.pop("recent") or "").split()),
         **row,
     )
 
@@ -188,6 +191,8 @@ def _completion_arguments(claim: Claim, completion: Completion, packs: list[str]
         "patch": completion.patch_sha256,
         "published": storable(completion.published) if completion.published is not None else None,
         "changed": completion.files_changed,
+        "mark": completion.mark,
+        "marks_kept": MARKS_KEPT,
     }
 
 

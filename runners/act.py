@@ -24,6 +24,7 @@ from ledger.records.step import Claim, Completion, Event, NewObject, NextStep
 from ledger.records.tool import ToolCall, ToolError, ToolResult
 from ledger.steps import MAX_ATTEMPTS
 from policy.errors import ToolFailure, tool_error
+from policy.progress import fingerprint
 from policy.rules import Judgement, judge, judge_changes
 from policy.tools import ToolContract, contract_of
 from runners.command import CommandInvalid, job_limits, run_command
@@ -300,4 +301,13 @@ def _completion(turn: _Act, result: ToolResult, end: Reason | None = None) -> Co
         events=(*turn.events, Event(kind="tool_result", body=body)),
         action_id=turn.action_id,
         receipt=turn.receipt,
+        mark=_mark(turn, result),
     )
+
+
+def _mark(turn: _Act, result: ToolResult) -> str:
+    """The turn's fingerprint: the call, what came of it, and the tree after it."""
+    asked = {"tool": turn.call.name, "arguments": turn.call.arguments}
+    seen = {"data": result.data, "error": result.error.plain() if result.error else None}
+    denied = result.error is not None and result.error.code in ("EPERM", "EAPPROVAL")
+    return fingerprint(asked, seen, turn.head_tree or turn.claim.head_tree, denied=denied)

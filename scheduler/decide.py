@@ -22,6 +22,7 @@ from ledger.records.job import JobState, Reason
 from ledger.records.step import Claim, Completion, Event, NextStep
 from ledger.records.tool import ToolCall
 from policy.errors import ToolFailure
+from policy.progress import find_circle, fingerprint
 from policy.tools import contract_of
 from scheduler.models.model import (
     Exhausted,
@@ -83,6 +84,8 @@ class Decider:
 
         Nothing is held when there is no call to make: the job then ends for its true reason, not for its budget.
         """
+        if find_circle(claim.recent) is not None:
+            return Amounts()
         try:
             call = self.model_of(claim).estimate(_turn(claim))
         except ModelUnusable:
@@ -107,6 +110,8 @@ def decide(claim: Claim, decider: Decider, stop: threading.Event | None = None) 
 
     Raises Stopped when `stop` was set, and Temporary errors of what a model needs.
     """
+    if (circle := find_circle(claim.recent)) is not None:
+        return _ended(claim, "policy_denied" if circle.denied else "no_progress", circle.told())
     turn = _turn(claim, stop)
     try:
         reply = _ask(claim, decider, turn)
@@ -177,6 +182,8 @@ def _settled(claim: Claim, reply: Reply, follows: tuple[NextStep, JobState | Non
         next=next_step,
         job_state=job_state,
         model_state=reply.model_state,
+        # What a call leads to is seen by its act step.
+        mark=fingerprint({"plan": decision.text}, None, claim.head_tree) if decision.kind == "plan" else None,
         events=(Event(kind="decision", body=_shown(claim, decision)), *_overrun(claim, took)),
     )
 

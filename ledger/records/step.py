@@ -46,6 +46,7 @@ class Claim(Record):
     held: Amounts = Amounts()
     reserve: Amounts
     model_state: dict[str, Any] = {}
+    recent: tuple[str, ...] = ()
     submitted_at: datetime
     deadline_at: datetime
     remaining_ms: int
@@ -80,7 +81,7 @@ class Completion(Record):
 
     Exactly one of `next` and `end` is given: the step that follows, or the reason for which the job ends.
     `head_tree`, if given, becomes the agent's head if that still is `claim.head_tree`; `packs` hold its new objects.
-    `spent` settles the step's hold, what was held over it becomes free again.
+    `spent` settles the step's hold, what was held over it becomes free again. `mark` is the turn's fingerprint.
     """
 
     result: dict[str, Any]
@@ -95,6 +96,7 @@ class Completion(Record):
     receipt: dict[str, Any] | None = None
     action_state: Literal["done", "refused", "uncertain"] = "done"
     model_state: dict[str, Any] | None = None
+    mark: str | None = None
     verdict: dict[str, Any] | None = None
     patch_sha256: str | None = None
     published: dict[str, Any] | None = None

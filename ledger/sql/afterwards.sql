@@ -30,7 +30,7 @@ BEGIN
     WHERE agent_id = agent.id;
     UPDATE ledger.agents SET finished_at = NULL,
         head_tree = CASE WHEN afresh THEN row.spec ->> 'base_tree' ELSE head_tree END,
-        model_state = CASE WHEN afresh THEN '{}' ELSE model_state END
+        model_state = CASE WHEN afresh THEN '{}' ELSE model_state END, recent = '{}'
     WHERE id = agent.id;
     UPDATE ledger.jobs SET state = 'queued', reason = NULL, finished_at = NULL, admitted_at = NULL, started_at = NULL,
         deadline_at = NULL, cancel_requested_at = NULL, cancel_requested_by = NULL,
@@ -43,6 +43,60 @@ BEGIN
     PERFORM ledger.append_event(job, 'job_reopened', agent.id, step, jsonb_build_object(
         'by', who, 'was', row.reason, 'afresh', afresh, 'first', first_kind, 'granted', to_jsonb(missing)));
     RETURN row.reason;
+END $$;
+
+CREATE OR REPLACE FUNCTION ledger.continue_job(job bigint, who text, added ledger.amounts, added_wall_ms bigint)
+RETURNS text LANGUAGE plpgsql AS $$
+-- Adds to the budget of a job that ended for want of it, and lets it go on from where it stood: its head, what its
+-- model remembers, and the step that was not done. Of its wall-clock time it has what was left, and what is added.
+-- Returns 'continued'; 'unknown' or 'other' for a job that did not end so; or what is still short: a resource, or
+-- 'deadline'. Then nothing has changed.
+DECLARE
+    row ledger.jobs;
+    agent ledger.agents;
+    last ledger.steps;
+    left_ms bigint;
+    short text;
+    step bigint;
+    what text;
+    told jsonb;
+BEGIN
+    SELECT * INTO row FROM ledger.jobs WHERE id = job FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'unknown';
+    ELSIF row.state <> 'budget_exhausted' THEN
+        RETURN 'other';
+    END IF;
+    short := substr(row.reason, length('budget:') + 1);
+    IF short <> 'deadline' AND coalesce((to_jsonb(added) ->> short)::bigint, 0) = 0 THEN
+        RETURN short;
+    END IF;
+    left_ms := added_wall_ms + CASE WHEN row.deadline_at IS NULL THEN row.wall_ms
+        ELSE greatest(ledger.span_ms(row.finished_at, row.deadline_at), 0) END;
+    IF left_ms = 0 OR (short = 'deadline' AND added_wall_ms = 0) THEN
+        RETURN 'deadline';
+    END IF;
+    SELECT * INTO STRICT agent FROM ledger.agents WHERE job_id = job AND parent_id IS NULL FOR UPDATE;
+    SELECT * INTO STRICT last FROM ledger.steps WHERE agent_id = agent.id ORDER BY seq DESC LIMIT 1;
+    IF last.kind = 'act' AND last.state = 'done' AND last.ending IS NULL THEN
+        what := 'decide';
+        told := jsonb_build_object('observed', last.id);
+    ELSE
+        what := last.kind;
+        told := last.input;
+    END IF;
+    UPDATE ledger.accounts SET granted = ledger.plus(granted, added), free = ledger.plus(free, added)
+    WHERE agent_id = agent.id;
+    UPDATE ledger.agents SET finished_at = NULL, recent = '{}' WHERE id = agent.id;
+    UPDATE ledger.jobs SET state = 'queued', reason = NULL, finished_at = NULL, admitted_at = NULL, started_at = NULL,
+        deadline_at = NULL, wall_ms = left_ms
+    WHERE id = job;
+    UPDATE ledger.batches SET finished_at = NULL WHERE id = row.batch_id AND finished_at IS NOT NULL;
+    step := ledger.add_step(job, agent.id, what, told, '0');
+    UPDATE ledger.steps SET available_at = 'infinity', offered_at = NULL WHERE id = step;
+    PERFORM ledger.append_event(job, 'job_continued', agent.id, step, jsonb_build_object(
+        'by', who, 'was', row.reason, 'first', what, 'granted', to_jsonb(added), 'wall_ms', left_ms));
+    RETURN 'continued';
 END $$;
 
 CREATE OR REPLACE FUNCTION ledger.budget_amounts(budget jsonb) RETURNS ledger.amounts LANGUAGE sql IMMUTABLE STRICT AS $$

@@ -275,7 +275,7 @@ CREATE OR REPLACE FUNCTION ledger.lease_step(
 ) RETURNS TABLE (
     fence bigint, attempt integer, kind text, seq integer, job_id bigint, batch_id bigint, batch_name text,
     agent_id bigint, spec jsonb, head_tree text, input jsonb, free ledger.amounts, reserve ledger.amounts,
-    model_state jsonb, submitted_at timestamptz, deadline_at timestamptz, remaining_ms bigint, ending text
+    model_state jsonb, recent text, submitted_at timestamptz, deadline_at timestamptz, remaining_ms bigint, ending text
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -323,7 +323,8 @@ BEGIN
     RETURN QUERY
         SELECT found_step.fence, found_step.attempt, found_step.kind, found_step.seq, job.id, b.id, b.name, a.id,
                job.spec, a.head_tree, found_step.input, c.free, c.reserve,
-               CASE WHEN found_step.kind = 'decide' THEN a.model_state ELSE '{}' END, job.submitted_at, job.deadline_at,
+               CASE WHEN found_step.kind = 'decide' THEN a.model_state ELSE '{}' END, array_to_string(a.recent, ' '),
+               job.submitted_at, job.deadline_at,
                greatest((extract(epoch FROM job.deadline_at - instant) * 1000)::bigint, 0), must_end
         FROM ledger.agents a
         JOIN ledger.accounts c ON c.agent_id = a.id
@@ -362,7 +363,7 @@ CREATE OR REPLACE FUNCTION ledger.complete_step(
     next_kind text, next_input jsonb, next_delay interval, end_reason text, new_state text,
     old_head text, new_head text, pack_sha256s text[], told jsonb, action text, action_state text,
     action_receipt jsonb, new_model_state jsonb, new_verdict jsonb, new_patch text, new_published jsonb,
-    changed integer
+    changed integer, mark text, marks_kept integer
 ) RETURNS TABLE (step_id bigint, queue text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -393,10 +394,12 @@ BEGIN
         WHERE action_id = action AND state = 'intended';
     END IF;
     short := ledger.settle(row.agent_id, row.held, took);
-    follows := end_reason IS NULL AND job.cancel_requested_at IS NULL AND short IS NULL;
+    follows := end_reason IS NULL AND job.cancel_requested_at IS NULL;
     IF follows OR new_head IS NOT NULL OR new_model_state IS NOT NULL THEN
         UPDATE ledger.agents SET head_tree = coalesce(new_head, head_tree),
-            model_state = coalesce(new_model_state, model_state), last_seq = last_seq + follows::integer
+            model_state = coalesce(new_model_state, model_state), last_seq = last_seq + follows::integer,
+            recent = CASE WHEN mark IS NULL THEN recent
+                          ELSE recent [cardinality(recent) - marks_kept + 2 :] || mark END
         WHERE id = row.agent_id AND (new_head IS NULL OR head_tree = old_head) RETURNING last_seq INTO number;
         IF NOT FOUND THEN
             RAISE EXCEPTION 'the head tree moved' USING ERRCODE = 'PY003';
@@ -421,6 +424,8 @@ BEGIN
     ELSIF job.cancel_requested_at IS NOT NULL THEN
         PERFORM ledger.end_job(row.job_id, 'cancelled_by_user', jsonb_build_object('by', job.cancel_requested_by));
     ELSIF short IS NOT NULL THEN
+        -- What would have followed is there, cancelled, for whoever adds to the budget.
+        PERFORM ledger.insert_step(row.job_id, row.agent_id, number, next_kind, next_input, next_delay);
         PERFORM ledger.end_job(row.job_id, 'budget:' || short);
     ELSE
         new_id := ledger.insert_step(row.job_id, row.agent_id, number, next_kind, next_input, next_delay);

@@ -2,7 +2,7 @@
 
 -- name: lease_step
 SELECT fence, attempt, kind, seq, job_id, batch_id, batch_name, agent_id, spec::text, head_tree, input, free, reserve,
-       model_state, submitted_at, deadline_at, remaining_ms, ending
+       model_state, recent, submitted_at, deadline_at, remaining_ms, ending
 FROM ledger.lease_step(%(step)s, %(owner)s, make_interval(secs => %(seconds)s), %(queues)s, %(max_attempts)s)
 
 -- name: hold
@@ -22,7 +22,8 @@ SELECT * FROM ledger.complete_step(
     %(step)s, %(fence)s, %(outcome)s, %(took)s::ledger.amounts,
     %(next_kind)s, %(next_input)s, make_interval(secs => %(next_delay)s), %(end_reason)s, %(new_state)s,
     %(old_head)s, %(new_head)s, %(packs)s::text[], %(told)s, %(action)s, %(action_state)s, %(receipt)s,
-    %(model_state)s, %(verdict)s, %(patch)s, %(published)s, %(changed)s)
+    %(model_state)s, %(verdict)s, %(patch)s, %(published)s, %(changed)s,
+    %(mark)s, %(marks_kept)s)
 
 -- name: completed_by
 -- Whether this lease completed its step, and the step that followed it.
@@ -154,6 +155,9 @@ SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 47
 
 -- name: reopen_job
 SELECT ledger.reopen_job(%(job)s, %(by)s, %(kind)s, %(input)s, %(afresh)s) AS was
+
+-- name: continue_job
+SELECT ledger.continue_job(%(job)s, %(by)s, %(added)s::ledger.amounts, %(wall_ms)s) AS outcome
 
 -- name: ended_jobs
 SELECT id FROM ledger.jobs

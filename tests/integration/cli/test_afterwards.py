@@ -63,6 +63,26 @@ def test_only_the_chosen_jobs_start_anew(ledger, patchyard):
         assert refused.err.startswith(f"patchyard: {option}: there is no '{wrong}'; use one of ")
 
 
+def test_jobs_that_ran_out_go_on_with_more_and_the_others_are_named(ledger, patchyard):
+    submit(ledger, "b", spec("steps"), spec("money"), spec("fine"))
+    for key, end in (("steps", "budget:steps"), ("money", "budget:cost_microusd")):
+        complete_step(ledger, claim(ledger, key), Completion(result={}, end=end))
+    play(ledger, "fine")
+    refused = patchyard("retry", "b", "--add-budget", "wall_seconds=5")
+    assert (refused.status, refused.err.count("\n")) == (2, 1)
+    assert "they ran out of cost_microusd, steps" in refused.err
+    assert patchyard("retry", "b", "--state", "failed", "--add-budget", "steps=5").status == 2
+    gone_on = patchyard("retry", "b", "--add-budget", "steps=5")
+    assert gone_on.out.splitlines() == [
+        "b: 1 job goes on from where it stood; follow with `patchyard watch b`",
+        "money does not: it ran out of cost_microusd, and none was added",
+    ]
+    assert find_job(ledger, "b/steps").state == "queued"
+    assert job_agents(ledger, find_job(ledger, "b/steps").id)[0].account.granted.steps == 45
+    more = patchyard("retry", "b", "--reason", "budget:cost_microusd", "--add-budget", "cost_usd=1", "--json").json
+    assert more == {"batch": "b", "continued": [find_job(ledger, "b/money").id], "short": {}}
+
+
 def test_a_job_is_verified_again_without_its_agent(ledger, patchyard):
     submit(ledger, "b", spec("j"))
     early = patchyard("verify", "b/j")

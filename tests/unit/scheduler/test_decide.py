@@ -149,3 +149,29 @@ def test_delays_double_up_to_a_bound_and_are_shortened_by_half_at_most() -> None
     assert [Backoff(random=lambda: 0.0).delay_seconds(n) for n in (1, 2, 3, 50)] == [0.5, 1.0, 2.0, 30.0]
     assert Backoff(random=lambda: 0.999).delay_seconds(3) == pytest.approx(1.0, rel=0.01)
     assert Backoff(random=lambda: 0.999).delay_seconds(1, at_least_seconds=7.0) == 7.0
+
+
+def test_an_agent_in_a_circle_is_asked_no_more_and_holds_nothing() -> None:
+    replay = b'{"plan": "again"}\n'
+    claim = claim_of(job_of(replay), recent=("a", "b") * 3)
+    decider = decider_of(replay)
+    assert decider.estimate(claim) == Amounts()
+    done = decide(claim, decider)
+    assert isinstance(done, Completion)
+    assert (done.end, done.spent, done.model_state) == ("no_progress", Amounts(), None)
+    assert "the last 2 turns were made 3 times in a row" in done.result["ended"]
+
+
+def test_a_circle_of_refused_calls_ends_for_the_rule() -> None:
+    replay = b'{"plan": "again"}\n'
+    done = decide(claim_of(job_of(replay), recent=("!a",) * 6), decider_of(replay))
+    assert isinstance(done, Completion)
+    assert done.end == "policy_denied"
+
+
+def test_a_plan_leaves_a_fingerprint_and_a_call_does_not() -> None:
+    same, other = (_decided(b'{"plan": "%s"}' % text).mark for text in (b"look", b"think"))
+    assert same is not None
+    assert same == _decided(b'{"plan": "look"}').mark
+    assert same != other
+    assert _decided(b'{"tool": "read_file", "args": {"path": "a.py"}}').mark is None
