@@ -84,8 +84,7 @@ CROSS JOIN LATERAL (
            coalesce(sum(ledger.span_ms(s.started_at, s.finished_at)) FILTER (WHERE s.kind = 'act'), 0) AS sandbox_ms,
            coalesce(sum(ledger.span_ms(s.started_at, s.finished_at)) FILTER (WHERE s.kind IN ('verify', 'publish')), 0)
                AS verifying_ms,
-           ledger.span_ms(j.submitted_at, j.started_at)
-               + coalesce(sum(ledger.span_ms(s.created_at, s.started_at)) FILTER (WHERE s.seq > 1), 0) AS queued_ms
+           coalesce(sum(greatest(ledger.span_ms(s.created_at, s.started_at), 0)), 0) AS queued_ms
     FROM ledger.steps s WHERE s.job_id = j.id
 ) t
 WHERE j.batch_id = %(batch)s ORDER BY j.id

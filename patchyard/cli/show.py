@@ -81,7 +81,7 @@ def job_json(job: Job) -> dict[str, Any]:
         "steps": [step.model_dump(mode="json") for step in job.steps],
         "sandboxes": [sandbox.model_dump(mode="json") for sandbox in job.sandboxes],
         "actions": [action.model_dump(mode="json") for action in job.actions],
-        "seconds": time_spent(job.row.submitted_at, job.row.started_at, job.steps),
+        "seconds": time_spent(job.steps),
     }
 
 
@@ -208,7 +208,7 @@ def _print_verdict(verdict: dict[str, Any]) -> None:
 
 
 def _print_times(job: Job) -> None:
-    spent = time_spent(job.row.submitted_at, job.row.started_at, job.steps)
+    spent = time_spent(job.steps)
     whole = span_text(job.row.submitted_at, job.row.finished_at)
     parts = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in spent.items())
     print(f"time: {parts}" + (f"; {whole} from submission to end" if whole else ""))

@@ -137,12 +137,12 @@ def span_seconds(start: datetime | None, end: datetime | None) -> float:
     return (end - start).total_seconds() if start and end else 0.0
 
 
-def time_spent(job_submitted: datetime, job_started: datetime | None, steps: list[StepRow]) -> dict[str, float]:
-    """Where a job's time went, in seconds: waiting for its turn, deciding, in sandboxes, verifying."""
-    spent = {"queued": span_seconds(job_submitted, job_started), "deciding": 0.0, "sandbox": 0.0, "verifying": 0.0}
+def time_spent(steps: list[StepRow]) -> dict[str, float]:
+    """Where a job's time went, in seconds: waiting for its turn, deciding, in sandboxes, verifying. What lies between
+    an end and a new start is none of it."""
+    spent = {"queued": 0.0, "deciding": 0.0, "sandbox": 0.0, "verifying": 0.0}
     names = {"decide": "deciding", "act": "sandbox", "verify": "verifying", "publish": "verifying"}
     for step in steps:
         spent[names.get(step.kind, "deciding")] += span_seconds(step.started_at, step.finished_at)
-        if step.seq > 1:
-            spent["queued"] += max(0.0, span_seconds(step.created_at, step.started_at))
+        spent["queued"] += max(0.0, span_seconds(step.created_at, step.started_at))
     return spent

@@ -83,6 +83,27 @@ def test_jobs_that_ran_out_go_on_with_more_and_the_others_are_named(ledger, patc
     assert more == {"batch": "b", "continued": [find_job(ledger, "b/money").id], "short": {}}
 
 
+def test_the_time_between_two_runs_is_no_waiting_in_the_queue(ledger, patchyard, ledger_url):
+    submit(ledger, "b", spec("j"))
+    complete_step(ledger, claim(ledger, "j"), Completion(result={}, end="budget:steps"))
+    with psycopg.connect(ledger_url) as connection:
+        connection.execute(
+            "UPDATE ledger.jobs SET submitted_at = submitted_at - interval '1 week',"
+            " started_at = started_at - interval '1 week', finished_at = finished_at - interval '1 week'"
+        )
+        connection.execute(
+            "UPDATE ledger.steps SET created_at = created_at - interval '1 week',"
+            " started_at = started_at - interval '1 week', finished_at = finished_at - interval '1 week'"
+        )
+    patchyard("retry", "b", "--add-budget", "steps=5")
+    admit_jobs(ledger, capacity=10)
+    play_again(ledger, "j")
+    queued = patchyard("show", "b/j", "--json").json["seconds"]["queued"]
+    assert queued < 24 * 3600
+    row = json.loads(patchyard("results", "b", "--format", "jsonl").out)
+    assert row["seconds"]["queued"] == pytest.approx(queued, abs=0.1)
+
+
 def test_a_job_is_verified_again_without_its_agent(ledger, patchyard):
     submit(ledger, "b", spec("j"))
     early = patchyard("verify", "b/j")
