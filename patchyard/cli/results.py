@@ -47,6 +47,10 @@ def command(
 
     Example: patchyard results linkcheck-fixes --format jsonl --out results
     """
+    if as_json and form not in (ResultFormat.TABLE, ResultFormat.JSONL):
+        raise BadInput(
+            f"--json is the same as --format jsonl, not {form.value}", where="--json", remedy="give one of them"
+        )
     chosen = ResultFormat.JSONL if as_json else form
     with opened_ledger() as db:
         found = batch_named(db, batch)

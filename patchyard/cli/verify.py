@@ -17,6 +17,9 @@ from patchyard.who import who
 def command(job: Annotated[str, typer.Argument(metavar="JOB", help="BATCH/JOB, or a job's id.")]) -> None:
     """Verify an ended job's tree again in fresh sandboxes. The agent does not run; only sandbox time is spent.
 
+    The job's end is written anew: state, reason, verdict and patch are those of this verification, and the trace keeps
+    the former ones.
+
     Example: patchyard verify linkcheck-fixes/linkcheck-1
     """
     with opened_ledger() as db:

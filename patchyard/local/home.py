@@ -67,6 +67,8 @@ def open_home(path: Path, *, create: bool) -> Home | None:
             # Another `up` may make it in the same moment.
             home.path.mkdir(parents=True, exist_ok=True)
             home.path.chmod(0o711)
+            # It often lies in somebody's repository, and its passwords and data are nothing to commit.
+            (home.path / ".gitignore").write_text("*\n")
         home.run.folder.mkdir(mode=0o700, exist_ok=True)
         home.logs.mkdir(mode=0o750, exist_ok=True)
         if not os.access(home.run.folder, os.W_OK):

@@ -103,6 +103,7 @@ def test_whoever_reads_slowly_gets_all_of_it(networked: Networked, listen: Calla
     code = f"""
 import time
 one, total = tunnel('{NAME}:{port}'), 0
+one.shutdown(1)
 while data := one.recv(65536):
     total += len(data)
     time.sleep(0.001)

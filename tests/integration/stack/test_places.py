@@ -56,6 +56,15 @@ def test_any_number_make_a_home_at_once(tmp_path: Path) -> None:
         assert homes == [Home(path)] * 8
 
 
+def test_a_home_is_never_part_of_a_repository(open_to_all: Home) -> None:
+    repository = open_to_all.path.parent
+    (open_to_all.path / "secret").write_text("password")
+    for arguments in (["init", "-q"], ["add", "-A"]):
+        subprocess.run(["git", "-C", str(repository), *arguments], check=True)
+    listed = subprocess.run(["git", "-C", str(repository), "ls-files"], check=True, capture_output=True, text=True)
+    assert listed.stdout == ""
+
+
 def modes(path: Path) -> list[int]:
     return [stat.S_IMODE(folder.stat().st_mode) for folder in (path, *path.parents)]
 
