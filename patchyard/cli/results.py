@@ -49,7 +49,7 @@ def command(
     """
     if as_json and form not in (ResultFormat.TABLE, ResultFormat.JSONL):
         raise BadInput(
-            f"--json is the same as --format jsonl, not {form.value}", where="--json", remedy="give one of them"
+            f"is the same as --format jsonl, not {form.value}", where="--json", remedy="give one of the two"
         )
     chosen = ResultFormat.JSONL if as_json else form
     with opened_ledger() as db:
