@@ -21,7 +21,7 @@ from runners.sandbox.egress.exchange import Exchange, Refused, Totals
 from runners.sandbox.egress.hello import Gate
 from runners.sandbox.egress.plain import pass_on
 from runners.sandbox.egress.request import HEAD_BYTES, Asked, read_request
-from runners.sandbox.egress.tunnel import finish, tunnel
+from runners.sandbox.egress.tunnel import cut, finish, tunnel
 
 Tell = Callable[[dict[str, Any]], Awaitable[None]]
 LOOK_UPS = 4
@@ -84,7 +84,7 @@ class Proxy:
                 asked = await self._answer(exchange, command)
                 await finish(command[1], self._bounds.head_seconds)
             finally:
-                command[1].transport.abort()
+                cut(command[1])
         except (OSError, asyncio.CancelledError):
             pass  # the command's side is gone, or all of it is to end
         finally:
@@ -117,7 +117,7 @@ class Proxy:
                 await self._exchange(exchange, asked, command, server)
                 await finish(server[1], self._bounds.head_seconds)
             finally:
-                server[1].transport.abort()
+                cut(server[1])
         except Refused as refused:
             exchange.refuse(refused)
             await self._say(http, command, refused)

@@ -68,4 +68,10 @@ async def finish(writer: asyncio.StreamWriter, seconds: float) -> None:
             async with asyncio.timeout(seconds):
                 await writer.wait_closed()
         finally:
-            writer.transport.abort()
+            cut(writer)
+
+
+def cut(writer: asyncio.StreamWriter) -> None:
+    """Close a connection at once, whatever was still to be sent. One that is closed already stays so."""
+    with suppress(AttributeError):  # asyncio's transport lets go of its loop when it has sent its last, and needs it
+        writer.transport.abort()
