@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from ledger.errors import BadInput
+from patchyard.local.home import Home
+from patchyard.local.services import services
 from patchyard.settings import Settings, load_settings, masked_url, show_settings
 
 
@@ -118,6 +120,16 @@ def test_lists_have_commas_or_spaces_and_one_form(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("PATCHYARD_NETWORK_PRIVATE")
     Path("patchyard.toml").write_text('network_allow = ["cdn.test:443"]\nnetwork_private = "10.1.2.0/24"\n')
     assert (load_settings().network_allow, load_settings().network_private) == (("cdn.test:443",), ("10.1.2.0/24",))
+
+
+def test_only_workers_of_sandboxes_are_told_of_networks(tmp_path: Path) -> None:
+    settings = load_settings(network_allow="cdn.test:443,a.test:1", network_private="10.1.2.0/24")
+    told = {
+        service.name: [service.environment.get(f"PATCHYARD_NETWORK_{name}") for name in ("ALLOW", "PRIVATE")]
+        for service in services(Home(tmp_path), settings, {})
+    }
+    assert told.pop("worker-sandbox") == ["cdn.test:443,a.test:1", "10.1.2.0/24"]
+    assert set(map(tuple, told.values())) == {(None, None)}
 
 
 def test_a_file_that_is_not_text_is_one_line() -> None:
