@@ -24,13 +24,14 @@ from patchyard.who import who
 
 Row = TypeVar("Row", BatchRow, JobRow)
 _POLL_SECONDS = 0.3
-_OPEN: list[JobState] = ["running", "awaiting_approval", "verifying", "publishing"]
+_MAY_HAVE_SANDBOXES: list[JobState] = ["running", "awaiting_approval", "verifying", "publishing", "cancelled"]
+"""Cancelled ones too: asked again, the same command shows the same proof."""
 _PAGE = 1000
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be cancelled: a batch, or a job of it. `active` are the ids of jobs that may have sandboxes."""
+    """What is to be cancelled: a batch, or a job of it. `active` are the ids of jobs that may have, or had, sandboxes."""
 
     name: str
     batch_id: int
@@ -88,13 +89,13 @@ def _found(look: Callable[[], Row]) -> Row | None:
 
 
 def _active_jobs(db: Database, target: Target) -> frozenset[int]:
-    """Ids of the target's jobs that have started and not ended."""
+    """Ids of the target's jobs that have started, and not ended or been cancelled."""
     if target.job_id is not None:
         return target.active
     found: set[int] = set()
     after = 0
-    while page := list_jobs(db, target.batch_id, states=_OPEN, after_id=after, limit=_PAGE):
-        found.update(job.id for job in page)
+    while page := list_jobs(db, target.batch_id, states=_MAY_HAVE_SANDBOXES, after_id=after, limit=_PAGE):
+        found.update(job.id for job in page if job.started_at is not None)
         after = page[-1].id
     return frozenset(found)
 

@@ -66,6 +66,9 @@ def test_a_running_sandbox_is_waited_for_and_its_death_shown(ledger, patchyard, 
     assert "gone: box-1 removed" in cancelled.out
     assert "no such container" in cancelled.out
     assert "all sandboxes (1) are proved dead" in cancelled.out
+    again = patchyard("cancel", "b")
+    assert again.out.splitlines()[0] == "b: 0 jobs cancelled, 1 had ended before"
+    assert again.out.splitlines()[1:] == cancelled.out.splitlines()[1:]
 
 
 def test_what_is_left_is_listed_when_the_proof_does_not_come(ledger, patchyard):
