@@ -12,13 +12,13 @@ import typer
 from ledger.batches import Cancelled, request_cancel
 from ledger.connect import Database
 from ledger.errors import BadInput
-from ledger.reads import BatchRow, JobRow, SandboxHistory, job_sandboxes, list_jobs, unfinished
+from ledger.reads import BatchRow, JobRow, SandboxHistory, batch_progress, job_sandboxes, list_jobs, unfinished
 from ledger.records.job import TERMINAL, JobState
 from ledger.sandboxes import SandboxRow, live_sandboxes
 from patchyard.cli.console import ExitStatus, leave, print_json, say
 from patchyard.cli.opened import batch_named, job_named, opened_ledger
 from patchyard.cli.story import short
-from patchyard.cli.units import counted, time_text
+from patchyard.cli.units import counted, finished_of, time_text
 from patchyard.printable import printable
 from patchyard.who import who
 
@@ -31,7 +31,8 @@ _PAGE = 1000
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be cancelled: a batch, or a job of it. `active` are the ids of jobs that may have, or had, sandboxes."""
+    """What is to be cancelled: a batch, or a job of it. `active` are the ids of jobs that have or had sandboxes, or may
+    have."""
 
     name: str
     batch_id: int
@@ -54,6 +55,7 @@ def command(
     """
     with opened_ledger() as db:
         found = find_target(db, target)
+        ended = _ended_jobs(db, found)
         asked = request_cancel(db, by=who(), batch_id=found.batch_id, job_id=found.job_id)
         found = replace(found, active=found.active | _active_jobs(db, found))  # some may have started in between
         try:
@@ -62,7 +64,7 @@ def command(
             say(f"patchyard: interrupted; the cancelling of {found.name} goes on: the same command shows its proof")
             leave(ExitStatus.INTERRUPTED)
         proof = [sandbox for job in sorted(found.active) for sandbox in job_sandboxes(db, job)]
-    _show(found, asked, open_jobs, left, proof, as_json)
+    _show(found, replace(asked, ended=ended), open_jobs, left, proof, as_json)
     leave(ExitStatus.NOT_ALL_DONE if open_jobs or left else ExitStatus.DONE)
 
 
@@ -116,6 +118,12 @@ def _wait(db: Database, target: Target, wait_seconds: float) -> tuple[int, list[
 
 def _boxes(found: list[SandboxRow]) -> str:
     return "1 sandbox" if len(found) == 1 else f"{len(found)} sandboxes"
+
+
+def _ended_jobs(db: Database, target: Target) -> int:
+    if target.job_id is None:
+        return finished_of(batch_progress(db, target.batch_id).states)
+    return 1 - _open_jobs(db, target)
 
 
 def _open_jobs(db: Database, target: Target) -> int:

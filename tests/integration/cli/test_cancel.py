@@ -23,7 +23,7 @@ def test_jobs_that_wait_are_cancelled_at_once(ledger, patchyard):
     play(ledger, "done")
     cancelled = patchyard("cancel", "b")
     assert cancelled.status == 0
-    assert cancelled.out.splitlines()[0] == "b: 2 jobs cancelled, 0 had ended before"
+    assert cancelled.out.splitlines()[0] == "b: 2 jobs cancelled, 1 had ended before"
     assert "nothing is left" in cancelled.out
     assert find_job(ledger, "b/j1").reason == "cancelled_by_user"
     assert find_job(ledger, "b/done").state == "completed"
