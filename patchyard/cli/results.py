@@ -48,9 +48,7 @@ def command(
     Example: patchyard results linkcheck-fixes --format jsonl --out results
     """
     if as_json and form not in (ResultFormat.TABLE, ResultFormat.JSONL):
-        raise BadInput(
-            f"is the same as --format jsonl, not {form.value}", where="--json", remedy="give one of the two"
-        )
+        raise BadInput(f"is the same as --format jsonl, not {form.value}", where="--json", remedy="give one of the two")
     chosen = ResultFormat.JSONL if as_json else form
     with opened_ledger() as db:
         found = batch_named(db, batch)
