@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tarfile
+from pathlib import Path
 
 import pytest
 
@@ -324,6 +325,16 @@ def test_bad_input_is_one_line_and_nothing_is_written(ledger, patchyard, place, 
     assert len(refused.err.splitlines()) == 1
     assert "; " in refused.err
     assert set(rows(ledger).values()) == {0}
+
+
+def test_the_page_about_the_batch_file_shows_mistakes_as_they_are_told(patchyard, place):
+    page = (Path(__file__).parents[3] / "docs/batch-file.md").read_text()
+    shown = page.split("## What is wrong with a file")[1].split("```")[1].split("\n")[1:-1]
+    told = set()
+    for text in (text for text, said in BAD.values() if any(line.startswith(said) for line in shown)):
+        (place / "batch.yaml").write_text(text)
+        told.add(patchyard("submit", "batch.yaml").err.removeprefix("patchyard: ").rstrip())
+    assert set(shown) <= told
 
 
 def test_the_right_digest_of_an_archive_is_taken(ledger, patchyard, place):
