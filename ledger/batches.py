@@ -213,3 +213,14 @@ def request_cancel(db: Database, *, by: str, batch_id: int | None = None, job_id
         cancelled=outcomes.count("cancelled"),
         cancelling=outcomes.count("cancelling"),
     )
+
+
+def pause_batch(db: Database, batch_id: int, *, by: str) -> str:
+    """From now on no step of the batch is begun. `paused`, or `unknown`, `finished`, or `before`: it was paused."""
+    return str(db.run("pause_batch", batch=batch_id, by=by)[0]["outcome"])
+
+
+def resume_batch(db: Database, batch_id: int) -> str:
+    """Its steps may begin again; the clocks of its jobs stood still. `resumed`, or `unknown`, or `before`: it was not
+    paused."""
+    return str(db.run("resume_batch", batch=batch_id)[0]["outcome"])

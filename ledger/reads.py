@@ -29,6 +29,8 @@ class BatchRow(Record):
     jobs: int
     submitted_at: datetime
     finished_at: datetime | None = None
+    paused_at: datetime | None = None
+    paused_by: str | None = None
     states: dict[JobState, int] = {}
 
 
@@ -43,6 +45,7 @@ class Progress(Record):
     granted: Amounts
     first_started: datetime | None
     last_finished: datetime | None
+    paused: bool = False
 
 
 class JobLine(Record):
@@ -208,6 +211,7 @@ def batch_progress(db: Database, batch_id: int) -> Progress:
         granted=parse_amounts(accounts["granted"]),
         first_started=times["first_started"],
         last_finished=times["last_finished"],
+        paused=bool(times["paused"]),
     )
 
 

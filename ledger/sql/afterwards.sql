@@ -99,6 +99,48 @@ BEGIN
     RETURN 'continued';
 END $$;
 
+CREATE OR REPLACE FUNCTION ledger.pause_batch(batch bigint, who text) RETURNS text LANGUAGE plpgsql AS $$
+-- From now on no step of the batch is begun and no job admitted; what runs goes on to the end of its step.
+-- 'paused', or what stands in the way: 'unknown', 'finished', or 'before' (it is paused).
+DECLARE
+    row ledger.batches;
+BEGIN
+    SELECT * INTO row FROM ledger.batches WHERE id = batch FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'unknown';
+    ELSIF NOT EXISTS (SELECT FROM ledger.jobs WHERE batch_id = batch AND finished_at IS NULL) THEN
+        RETURN 'finished';
+    ELSIF row.paused_at IS NOT NULL THEN
+        RETURN 'before';
+    END IF;
+    UPDATE ledger.batches SET paused_at = ledger.now(), paused_by = who WHERE id = batch;
+    RETURN 'paused';
+END $$;
+
+CREATE OR REPLACE FUNCTION ledger.resume_batch(batch bigint) RETURNS text LANGUAGE plpgsql AS $$
+-- 'resumed', 'unknown', or 'before' (it is not paused). The clocks of its jobs stood still meanwhile. Its jobs are locked
+-- before the batch is, as by a claim: one that saw the pause has put its step aside by then, and a later one sees its end.
+DECLARE
+    since timestamptz;
+BEGIN
+    PERFORM FROM ledger.jobs WHERE batch_id = batch AND admitted_at IS NOT NULL AND finished_at IS NULL
+    ORDER BY id FOR NO KEY UPDATE;
+    SELECT paused_at INTO since FROM ledger.batches WHERE id = batch FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'unknown';
+    ELSIF since IS NULL THEN
+        RETURN 'before';
+    END IF;
+    UPDATE ledger.batches SET paused_at = NULL, paused_by = NULL WHERE id = batch;
+    UPDATE ledger.jobs SET deadline_at = deadline_at + (ledger.now() - greatest(since, started_at))
+    WHERE batch_id = batch AND admitted_at IS NOT NULL AND finished_at IS NULL AND deadline_at IS NOT NULL;
+    UPDATE ledger.steps s SET available_at = ledger.now(), offered_at = NULL
+    FROM ledger.jobs j
+    WHERE j.batch_id = batch AND j.admitted_at IS NOT NULL AND j.finished_at IS NULL AND s.job_id = j.id
+      AND s.state = 'ready' AND s.available_at = 'infinity';
+    RETURN 'resumed';
+END $$;
+
 CREATE OR REPLACE FUNCTION ledger.budget_amounts(budget jsonb) RETURNS ledger.amounts LANGUAGE sql IMMUTABLE STRICT AS $$
     SELECT ROW((budget ->> 'steps')::bigint, (budget ->> 'tool_calls')::bigint, (budget ->> 'agents')::bigint,
                (budget ->> 'input_tokens')::bigint, (budget ->> 'output_tokens')::bigint,

@@ -295,6 +295,12 @@ BEGIN
        OR NOT ledger.may_work(found_step.queue) THEN
         RETURN;
     END IF;
+    IF found_step.ending IS NULL AND job.cancel_requested_at IS NULL
+       AND EXISTS (SELECT FROM ledger.batches b WHERE b.id = job.batch_id AND b.paused_at IS NOT NULL) THEN
+        -- It waits here until the batch is resumed, so that nobody offers it again and again.
+        UPDATE ledger.steps s SET available_at = 'infinity', offered_at = NULL WHERE s.id = step;
+        RETURN;
+    END IF;
     IF job.started_at IS NULL THEN
         UPDATE ledger.jobs SET state = 'running', started_at = instant,
             deadline_at = instant + make_interval(secs => wall_ms / 1000.0)

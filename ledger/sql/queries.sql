@@ -59,7 +59,7 @@ SELECT b.id, b.weight, b.max_parallel,
        (SELECT count(*) FROM ledger.jobs a
         WHERE a.batch_id = b.id AND a.admitted_at IS NOT NULL AND a.finished_at IS NULL) AS active
 FROM ledger.batches b
-WHERE b.finished_at IS NULL
+WHERE b.finished_at IS NULL AND b.paused_at IS NULL
   AND EXISTS (SELECT FROM ledger.jobs w WHERE w.batch_id = b.id AND w.admitted_at IS NULL AND w.state = 'queued')
 ORDER BY b.id
 
@@ -155,6 +155,12 @@ SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 47
 
 -- name: reopen_job
 SELECT ledger.reopen_job(%(job)s, %(by)s, %(kind)s, %(input)s, %(afresh)s) AS was
+
+-- name: pause_batch
+SELECT ledger.pause_batch(%(batch)s, %(by)s) AS outcome
+
+-- name: resume_batch
+SELECT ledger.resume_batch(%(batch)s) AS outcome
 
 -- name: continue_job
 SELECT ledger.continue_job(%(job)s, %(by)s, %(added)s::ledger.amounts, %(wall_ms)s) AS outcome

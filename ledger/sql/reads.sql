@@ -1,11 +1,11 @@
 -- What the face shows. None of these locks anything.
 
 -- name: find_batch
-SELECT id, name, weight, max_parallel, jobs, submitted_at, finished_at FROM ledger.batches
+SELECT id, name, weight, max_parallel, jobs, submitted_at, finished_at, paused_at, paused_by FROM ledger.batches
 WHERE name = %(ref)s OR id = %(id)s ORDER BY name = %(ref)s DESC LIMIT 1
 
 -- name: list_batches
-SELECT b.id, b.name, b.weight, b.max_parallel, b.jobs, b.submitted_at, b.finished_at,
+SELECT b.id, b.name, b.weight, b.max_parallel, b.jobs, b.submitted_at, b.finished_at, b.paused_at, b.paused_by,
        (SELECT jsonb_object_agg(state, n) FROM
             (SELECT state, count(*) AS n FROM ledger.jobs j WHERE j.batch_id = b.id GROUP BY state) c) AS states
 FROM ledger.batches b ORDER BY b.id DESC LIMIT %(amount)s
@@ -15,7 +15,8 @@ SELECT state, count(*) AS n FROM ledger.jobs WHERE batch_id = %(batch)s GROUP BY
 
 -- name: batch_times
 SELECT min(started_at) AS first_started, max(finished_at) AS last_finished,
-       count(*) FILTER (WHERE admitted_at IS NOT NULL AND finished_at IS NULL) AS active
+       count(*) FILTER (WHERE admitted_at IS NOT NULL AND finished_at IS NULL) AS active,
+       (SELECT b.paused_at IS NOT NULL FROM ledger.batches b WHERE b.id = %(batch)s) AS paused
 FROM ledger.jobs WHERE batch_id = %(batch)s
 
 -- name: batch_accounts

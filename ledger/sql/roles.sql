@@ -41,7 +41,8 @@ BEGIN
     FOREACH entry IN ARRAY ARRAY[
         'lease_step', 'hold', 'refuse_claim', 'renew_leases', 'complete_step', 'give_back', 'held_step', 'append_events',
         'lease_owners', 'forfeit_leases', 'note_unreadable', 'intend', 'register_sandbox', 'bind_sandbox',
-        'renew_armed', 'record_probe', 'expire_step', 'admit', 'offer_ready', 'request_cancel', 'reopen_job', 'continue_job',
+        'renew_armed', 'record_probe', 'expire_step', 'admit', 'offer_ready', 'request_cancel', 'reopen_job',
+        'continue_job', 'pause_batch', 'resume_batch',
         'resolve_action', 'audit_job'
     ] LOOP
         EXECUTE (SELECT string_agg(format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, pg_temp; '
@@ -107,7 +108,8 @@ SELECT ledger.grant_to('scheduler', ARRAY['expire_step', 'admit', 'offer_ready']
     ARRAY['SELECT (id, batch_id, state, admitted_at, finished_at) ON ledger.jobs',
           'SELECT, UPDATE (finished_at) ON ledger.batches',
           'SELECT (id, job_id, state, lease_expires_at) ON ledger.steps']);
-SELECT ledger.grant_to('api', ARRAY['request_cancel', 'reopen_job', 'continue_job', 'resolve_action', 'audit_job', 'live_images'],
+SELECT ledger.grant_to('api', ARRAY['request_cancel', 'reopen_job', 'continue_job', 'pause_batch', 'resume_batch',
+                                 'resolve_action', 'audit_job', 'live_images'],
     ARRAY['SELECT ON ALL TABLES IN SCHEMA ledger',
           'INSERT ON ledger.batches, ledger.jobs, ledger.agents, ledger.accounts, ledger.steps, ledger.events, '
           || 'ledger.chains, ledger.objects']);

@@ -38,6 +38,8 @@ COMMANDS: dict[str, Entry] = {
     "submit": Entry("submit", "Validate a batch file and submit it in one transaction.", _JOBS),
     "watch": Entry("watch", "Follow a batch until it ends.", _JOBS),
     "cancel": Entry("cancel", "Stop a batch or a job, and show the proof that nothing is left of it.", _JOBS),
+    "pause": Entry("pause", "Begin no more steps of a batch, until it is resumed.", _JOBS),
+    "resume": Entry("resume", "Let a paused batch go on.", _JOBS),
     "retry": Entry("retry", "Start chosen jobs of a batch anew.", _JOBS),
     "verify": Entry("verify", "Verify a job's result again, without running its agent.", _JOBS),
     "replay": Entry("replay", "Run a job again from its recorded decisions, and compare the trees.", _JOBS),

@@ -25,6 +25,7 @@ def batch_row(batch: BatchRow) -> dict[str, Any]:
         "max_parallel": batch.max_parallel,
         "submitted_at": batch.submitted_at.isoformat(),
         "finished_at": batch.finished_at.isoformat() if batch.finished_at else None,
+        "paused_at": batch.paused_at.isoformat() if batch.paused_at else None,
     }
 
 
@@ -40,7 +41,7 @@ def show_batches(batches: list[BatchRow], as_json: bool, nothing: str) -> None:
                 str(batch.id),
                 printable(batch.name),
                 f"{finished_of(batch.states)}/{batch.jobs}",
-                states_line(batch.states),
+                states_line(batch.states) + (", paused" if batch.paused_at else ""),
                 time_text(batch.submitted_at),
             )
             for batch in batches

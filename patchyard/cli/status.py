@@ -14,7 +14,16 @@ from ledger.records.job import JobState
 from patchyard.cli.console import print_json, print_table, say, table
 from patchyard.cli.list import batch_row, show_batches
 from patchyard.cli.opened import batch_named, opened_ledger
-from patchyard.cli.units import counted, finished_of, span_text, spend_text, state_words, states_line, usd_text
+from patchyard.cli.units import (
+    counted,
+    finished_of,
+    span_text,
+    spend_text,
+    state_words,
+    states_line,
+    time_text,
+    usd_text,
+)
 from patchyard.printable import printable
 from patchyard.results import amounts_row
 
@@ -108,3 +117,6 @@ def _print_jobs(batch: BatchRow, progress: Progress, jobs: list[JobLine], states
         say(f"{counted(total - len(jobs), 'more job')}; --limit {total} shows all")
     print(f"{printable(batch.name)}: {finished_of(progress.states)}/{progress.total} ended", end="")
     print(f" ({states_line(progress.states)}), {spend_text(progress.spent)}")
+    if batch.paused_at is not None:
+        by = f" by {printable(batch.paused_by)}" if batch.paused_by else ""
+        print(f"paused {time_text(batch.paused_at)}{by}; `patchyard resume {printable(batch.name)}` lets it go on")

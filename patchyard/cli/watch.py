@@ -132,12 +132,16 @@ class _Movement:
         self._said = False
 
     def note(self, now: float, progress: Progress) -> None:
-        state = (progress.states, progress.spent)
+        state = (progress.states, progress.spent, progress.paused)
         if state != self._state or progress.running_agents:
             self._state, self._since = state, now
         elif not self._said and now - self._since > _STILL_SECONDS:
             self._said = True
-            say("patchyard: nothing moves; `patchyard ps` shows whether the scheduler and the workers run")
+            say(_STANDS if progress.paused else _MOVES_NOT)
+
+
+_STANDS = "patchyard: it is paused; `patchyard resume` lets it go on"
+_MOVES_NOT = "patchyard: nothing moves; `patchyard ps` shows whether the scheduler and the workers run"
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------
@@ -168,6 +172,7 @@ def progress_row(progress: Progress, pace: Pace) -> dict[str, Any]:
         "finished": finished,
         "states": {state: progress.states.get(state, 0) for state in STATE_ORDER},
         "running_agents": progress.running_agents,
+        "paused": progress.paused,
         "spent": amounts_row(progress.spent),
         "granted": amounts_row(progress.granted),
         "jobs_a_minute": round(pace.jobs_a_minute(), 2),
@@ -179,14 +184,16 @@ class _Plain:
     """A line when something changed, ten seconds apart at least, and one at the end."""
 
     def __init__(self, batch: str) -> None:
-        self._batch, self._last, self._states = batch, float("-inf"), {}  # type: ignore[var-annotated]
+        self._batch, self._last = batch, float("-inf")
+        self._states: Any = None
 
     def show(self, progress: Progress, pace: Pace) -> None:
         now, finished = time.monotonic(), finished_of(progress.states)
         ended = finished == progress.total
-        if not ended and (progress.states == self._states or now - self._last < _PLAIN_SECONDS):
+        seen = (progress.states, progress.paused)
+        if not ended and (seen == self._states or now - self._last < _PLAIN_SECONDS):
             return
-        self._last, self._states = now, progress.states
+        self._last, self._states = now, seen
         print(f"{self._batch}: {_headline(progress, pace)}", flush=True)
 
 
@@ -195,6 +202,8 @@ def _headline(progress: Progress, pace: Pace) -> str:
     parts = [f"{finished}/{progress.total} ended ({states_line(progress.states)})", spend_text(progress.spent)]
     if finished < progress.total:
         parts.insert(1, counted(progress.running_agents, "agent") + " at work")
+        if progress.paused:
+            parts.insert(1, "paused")
         parts.append(_pace_text(progress, pace))
     return ", ".join(filter(None, parts))
 
@@ -242,7 +251,7 @@ def frame(batch: str, progress: Progress, pace: Pace) -> RenderableType:
             bars.add_row(Text(name, style=style), bar, Text(f"{number}/{progress.total}"))
     work = f"{counted(progress.running_agents, 'agent')} at work, {_pace_text(progress, pace)}"
     return Group(
-        Text(batch, style="bold"),
+        Text(f"{batch}, paused" if progress.paused else batch, style="bold"),
         bars,
         Text("" if finished == progress.total else work.rstrip(", ")),
         Text(spend_text(progress.spent)),

@@ -142,6 +142,22 @@ def test_results_for_people_benchmarks_and_ci(mixed, patchyard):
     ]  # fmt: skip
 
 
+def test_a_paused_batch_is_shown_as_one(ledger, patchyard):
+    submit(ledger, "b", spec("j"))
+    assert patchyard("resume", "b").err == "patchyard: b is not paused; there is nothing to resume\n"
+    assert patchyard("pause", "b").out == "b is paused, 0 agents still at work; `patchyard resume b` lets it go on\n"
+    assert patchyard("pause", "b").out.startswith("b was paused already, ")
+    assert "1 queued, paused" in patchyard("list").out
+    assert "`patchyard resume b` lets it go on" in patchyard("status", "b").out.splitlines()[-1]
+    assert patchyard("list", "--json").json[0]["paused_at"] is not None
+    assert patchyard("resume", "b").out == "b goes on; follow with `patchyard watch b`\n"
+    assert patchyard("list", "--json").json[0]["paused_at"] is None
+    play(ledger, "j")
+    over = patchyard("pause", "b")
+    assert (over.status, over.err) == (2, "patchyard: b has ended; there is nothing to pause\n")
+    assert patchyard("pause", "nosuch").status == 2
+
+
 def test_two_forms_at_once_are_one_too_many(mixed, patchyard):
     refused = patchyard("results", "mixed", "--json", "--format", "junit")
     assert (refused.status, refused.out, refused.err.count("\n")) == (2, "", 1)

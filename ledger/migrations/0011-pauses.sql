@@ -1,0 +1,3 @@
+-- A batch that somebody has paused: none of its steps is begun until somebody resumes it.
+
+ALTER TABLE ledger.batches ADD COLUMN paused_at timestamptz, ADD COLUMN paused_by text;
