@@ -92,6 +92,7 @@ def choose_backend(
     `refuted` are those (`oci/crun`) that `auto` passes over, each with the reason. Raises Unfit or BadInput when the
     one that was asked for cannot be had.
     """
+    require_backend(settings)
     runtime = settings.sandbox_runtime
     if settings.sandbox_backend == "oci":
         return _asked_for(home or settings.home, runtime)

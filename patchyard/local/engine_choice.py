@@ -42,7 +42,7 @@ def choose_engine(
 
     Raises Unfit when one is needed and there can be none.
     """
-    if settings.sandbox_backend == "kubernetes" or chosen.backend != "docker":
+    if chosen.backend != "docker":
         return EngineChoice(None)
     if settings.docker_host is not None:
         if not answers(settings.docker_host):

@@ -26,7 +26,6 @@ from patchyard.backends import (
     connect,
     has_engine,
     passing_home,
-    require_backend,
 )
 from patchyard.image_shelf import engine_at_hand, images_in, layout_of, layouts_of, locked_images
 from patchyard.local.account import ACCOUNT, server_account
@@ -169,7 +168,6 @@ def _amount(have: int, needed: int, wanted: int, found: str, remedy: str) -> tup
 def _sandboxes(settings: Settings) -> Iterator[Finding]:
     """The backend that would be taken, tried in a folder that is gone afterwards, and its engine if it needs one."""
     try:
-        require_backend(settings)
         with passing_home() as home:
             chosen = choose_backend(settings, home=home)
     except (Unfit, BadInput) as unfit:

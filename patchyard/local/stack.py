@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ledger.connect import Database
-from patchyard.backends import Chosen, engine_address, is_free, remove_sandboxes
+from patchyard.backends import Chosen, engine_address, is_free, remove_sandboxes, require_backend
 from patchyard.local import servers as embedded
 from patchyard.local.control import end_stack, follow, forget, is_trying, supervisor_of, wait_for_services
 from patchyard.local.engine import answers
@@ -69,6 +69,7 @@ def ensure_up(
     With `wait`, returns when the services are ready and not merely started. Raises `Unfit` with one line when this
     machine or a server of the user's own is not fit; what this call started is stopped again then.
     """
+    require_backend(settings)
     home = open_home(settings.home, create=True)
     assert home is not None  # noqa: S101 - create=True makes one or raises
     with only_one(home, say):
@@ -155,8 +156,8 @@ def _where(settings: Settings, state: embedded.ServerState | None, docker_host: 
 
 
 def _settled(settings: Settings, backend: Chosen | None) -> Settings:
-    """Settings in which the backend is no question any more; pods are nobody's choice."""
-    return settings if backend is None or settings.sandbox_backend == "kubernetes" else backend.put_into(settings)
+    """Settings in which the backend is no question any more."""
+    return settings if backend is None else backend.put_into(settings)
 
 
 def settings_of(settings: Settings, running: RunningStack) -> Settings:

@@ -51,15 +51,22 @@ def test_a_stack_with_another_backend_or_runtime_is_not_what_is_meant(tmp_path: 
     assert not fits(_settings(tmp_path, sandbox_backend="docker"), runs)
 
 
-def test_a_backend_that_this_version_has_not_is_said_at_once(tmp_path: Path) -> None:
+def test_a_backend_that_this_version_has_not_is_a_finding(tmp_path: Path) -> None:
     settings = _settings(tmp_path, sandbox_backend="kubernetes")
     [found] = [finding for finding in examine(settings) if finding.subject == "sandboxes"]
     assert found.state == "missing"
+
+
+@pytest.mark.parametrize("command", [("run", "batch.yaml"), ("up",), ("probe",)])
+def test_a_backend_that_this_version_has_not_is_said_at_once(tmp_path: Path, command: tuple[str, ...]) -> None:
     env = dict(os.environ) | {"PATCHYARD_HOME": str(tmp_path / "home"), "PATCHYARD_SANDBOX_BACKEND": "kubernetes"}
-    argv = [sys.executable, "-m", "patchyard.cli", "run", str(tmp_path / "batch.yaml")]
-    ran = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
-    assert ran.returncode == 3
-    assert "kubernetes is not available in this version; set PATCHYARD_SANDBOX_BACKEND to auto" in ran.stderr
+    argv = [sys.executable, "-m", "patchyard.cli", *command]
+    ran = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout) == (3, "")
+    assert ran.stderr == (
+        "patchyard: the sandbox backend kubernetes is not available in this version; "
+        "set PATCHYARD_SANDBOX_BACKEND to auto, docker or oci\n"
+    )
     assert not (tmp_path / "home").exists()
 
 

@@ -27,19 +27,22 @@ from patchyard.local.processes import STACK_TAG, is_alive, stack_processes
 from patchyard.local.stack import RunningStack, ensure_up, stop
 from patchyard.local.view import view_services
 from patchyard.settings import Settings, load_settings
+from runners.sandbox.oci.runtime import installed
 from tests.integration.stack.conftest import eventually
 
 Make = Callable[..., Settings]
+BACKEND = "oci" if os.geteuid() == 0 and installed() else "auto"
+"""What needs no engine, where that goes."""
 
 
 @pytest.fixture
 def settings_for() -> Iterator[Make]:
-    """Settings of a stack under a home of its own, which is stopped and removed with the test. It needs no engine."""
+    """Settings of a stack under a home of its own, which is stopped and removed with the test."""
     folder = Path(tempfile.mkdtemp(prefix="patchyard-test-"))
     folder.chmod(0o711)
 
     def make(**changes: object) -> Settings:
-        return load_settings(home=folder / "home", sandbox_backend="kubernetes", docker_host=None, **changes)
+        return load_settings(home=folder / "home", sandbox_backend=BACKEND, docker_host=None, **changes)
 
     yield make
     assert not stop(make())
@@ -102,7 +105,7 @@ def test_up_again_leaves_the_servers_alone(settings_for: Make) -> None:
 def test_two_at_once_start_one_stack(settings_for: Make) -> None:
     settings = settings_for()
     argv = [sys.executable, "-m", "patchyard.cli", "up", "--no-wait", "--json"]
-    env = dict(os.environ) | {"PATCHYARD_HOME": str(settings.home), "PATCHYARD_SANDBOX_BACKEND": "kubernetes"}
+    env = dict(os.environ) | {"PATCHYARD_HOME": str(settings.home), "PATCHYARD_SANDBOX_BACKEND": BACKEND}
     both = [subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     shown = [json.loads(process.communicate(timeout=60)[0]) for process in both]
     assert [process.returncode for process in both] == [0, 0]
@@ -123,7 +126,7 @@ def test_a_port_that_somebody_took_is_replaced(settings_for: Make) -> None:
         assert execute(again.database_url, "SELECT 1") == [(1,)]
 
 
-def test_servers_of_ones_own_are_used_and_none_is_started(settings_for: Make, ledger_url: str, broker_url: str) -> None:
+def test_servers_of_ones_own_are_used_and_none_is_started(ledger_url: str, broker_url: str, settings_for: Make) -> None:
     settings = settings_for(database_url=ledger_url, broker_url=broker_url)
     running = start(settings)
     assert (running.database_url, running.broker_url) == (ledger_url, broker_url)
@@ -133,7 +136,7 @@ def test_servers_of_ones_own_are_used_and_none_is_started(settings_for: Make, le
     assert {service.environment["PATCHYARD_DATABASE_URL"] for service in plan.services} == {ledger_url}
 
 
-def test_a_stack_of_other_servers_is_not_taken_for_this_one(settings_for: Make, ledger_url: str) -> None:
+def test_a_stack_of_other_servers_is_not_taken_for_this_one(ledger_url: str, settings_for: Make) -> None:
     start(settings_for())
     own = settings_for(database_url=ledger_url)
     assert start(own).database_url == ledger_url
