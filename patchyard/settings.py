@@ -93,7 +93,8 @@ class Settings(BaseSettings):
         86_400, ge=1, le=2_592_000, description="how long a probe that found nothing amiss allows sandboxes"
     )
     network_allow: Texts = Field(
-        (), description="what jobs may ask for of a network, as cdn.test:443 *.example.org:443; else they have none"
+        (),
+        description="what jobs may ask for of a network, as cdn.test:443 *.example.org:443; else they have none",
     )
     network_private: Texts = Field(
         (), description="ranges of addresses, as 10.1.2.0/24, that jobs with a network may reach besides public ones"

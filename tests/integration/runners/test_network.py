@@ -202,7 +202,14 @@ def test_requests_are_written_under_the_lease_and_not_without(play: Play, databa
     claim = played.claim()
     place = SandboxPlace(image=NO_IMAGE, job_id=played.job_id, step_id=claim.step_id, fence=claim.fence)
     one = NetworkRequest(
-        host="cdn.test", port=443, address="1.1.1.1", outcome="allowed", detail="", up_bytes=1, down_bytes=2, ms=3
+        host="cdn.test",
+        port=443,
+        address="1.1.1.1",
+        outcome="allowed",
+        detail="",
+        up_bytes=1,
+        down_bytes=2,
+        ms=3,
     )
     LedgerRegistry(database, "local").note_requests(place, [one, one], 7)
     events = [event for event in read_events(database, played.job_id) if event.kind.startswith("network_request")]

@@ -76,7 +76,11 @@ def test_relative_paths_start_in_the_working_folder(tmp_path: Path) -> None:
         ("PATCHYARD_DATABASE_URL", "postgresql://h:99999/x", "PATCHYARD_DATABASE_URL: is not a URL"),
         ("PATCHYARD_DATABASE_URL", "postgresql://a b/x", "PATCHYARD_DATABASE_URL: is not a URL"),
         ("PATCHYARD_BROKER_URL", "amqp://h/", "PATCHYARD_BROKER_URL: should start with redis://"),
-        ("PATCHYARD_NETWORK_ALLOW", "a.test:1 cdn.test", "PATCHYARD_NETWORK_ALLOW: 'cdn.test': it has no port"),
+        (
+            "PATCHYARD_NETWORK_ALLOW",
+            "a.test:1 cdn.test",
+            "PATCHYARD_NETWORK_ALLOW: 'cdn.test': it has no port",
+        ),
         ("PATCHYARD_NETWORK_ALLOW", "*:443", "PATCHYARD_NETWORK_ALLOW: '*:443': a * stands for whole names"),
         ("PATCHYARD_NETWORK_PRIVATE", "10.0.0.1/8", "PATCHYARD_NETWORK_PRIVATE: '10.0.0.1/8' is no range of addresses"),
     ],
@@ -119,7 +123,10 @@ def test_lists_have_commas_or_spaces_and_one_form(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("PATCHYARD_NETWORK_ALLOW")
     monkeypatch.delenv("PATCHYARD_NETWORK_PRIVATE")
     Path("patchyard.toml").write_text('network_allow = ["cdn.test:443"]\nnetwork_private = "10.1.2.0/24"\n')
-    assert (load_settings().network_allow, load_settings().network_private) == (("cdn.test:443",), ("10.1.2.0/24",))
+    assert (load_settings().network_allow, load_settings().network_private) == (
+        ("cdn.test:443",),
+        ("10.1.2.0/24",),
+    )
 
 
 def test_only_workers_of_sandboxes_are_told_of_networks(tmp_path: Path) -> None:
