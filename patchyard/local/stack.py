@@ -29,9 +29,10 @@ from patchyard.local.plan import Plan, Status
 from patchyard.local.processes import StackProcess, is_alive, stack_processes
 from patchyard.local.reach import require_broker, require_ledger
 from patchyard.local.services import service_names, services, worker_name
-from patchyard.settings import Settings
+from patchyard.settings import PREFIX, Settings, masked
 
 Say = Callable[[str], None]
+_THE_STACK_ITSELF = {"home", "database_url", "broker_url", "docker_host", "sandbox_backend", "sandbox_runtime"}
 _REACHED_BY = ("PATCHYARD_DATABASE_URL", "PATCHYARD_BROKER_URL", "PATCHYARD_DOCKER_HOST")
 
 
@@ -74,6 +75,8 @@ def ensure_up(
     assert home is not None  # noqa: S101 - create=True makes one or raises
     with only_one(home, say):
         if not apply_changes and (running := _already_up(home, settings)):
+            if untold := _untold(home, settings, running):
+                say(f"the running stack goes on with {', '.join(untold)}; `patchyard up` tells it")
             return running
         started_by_us = supervisor_of(home) is None
         try:
@@ -131,6 +134,24 @@ def _already_up(home: Home, settings: Settings) -> RunningStack | None:
     if not all(pid is not None and is_alive(pid) for pid in pids) or not embedded.all_answer(state, planned):
         return None
     return running if ENGINE not in planned or answers(running.docker_host or "") else None
+
+
+def _untold(home: Home, settings: Settings, running: RunningStack) -> list[str]:
+    """What was set for this call and the services of the running stack were told otherwise, as `NAME=VALUE, not VALUE`.
+
+    Where it answers and what runs its sandboxes is not looked at: those decide whether it is the stack that is meant.
+    """
+    plan = home.run.read_plan()
+    told = {service.name: service.environment for service in plan.services} if plan else {}
+    others = {}
+    for service in services(home, settings_of(settings, running)):
+        known = told.get(service.name, {})
+        for name in settings.model_fields_set - _THE_STACK_ITSELF:
+            variable = PREFIX + name.upper()
+            wanted, has = service.environment.get(variable), known.get(variable)
+            if wanted is not None and wanted != has:
+                others[variable] = f"{variable}={masked(name, has) or 'unset'}, not {masked(name, wanted)}"
+    return [others[variable] for variable in sorted(others)]
 
 
 def _own_urls(settings: Settings, state: embedded.ServerState | None) -> dict[str, str] | None:

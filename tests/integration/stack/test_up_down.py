@@ -144,6 +144,24 @@ def test_a_stack_of_other_servers_is_not_taken_for_this_one(ledger_url: str, set
     assert "valkey" in pids_of(own)
 
 
+def test_what_a_running_stack_was_not_told_is_said_in_one_line(settings_for: Make) -> None:
+    start(settings_for(sandbox_slots=2))
+    before, said = pids_of(settings_for()), []
+    for same in (settings_for(), settings_for(sandbox_slots=2)):
+        ensure_up(same, wait=False, say=said.append)
+    assert said == []
+    other = settings_for(sandbox_slots=3, lease_seconds=7, decide_slots=8)
+    assert not ensure_up(other, wait=False, say=said.append).started_by_us
+    assert said == [
+        "the running stack goes on with PATCHYARD_LEASE_SECONDS=30.0, not 7.0, PATCHYARD_SANDBOX_SLOTS=2, not 3; "
+        "`patchyard up` tells it"
+    ]
+    assert pids_of(other) == before
+    ensure_up(other, apply_changes=True, wait=False, say=said.append)
+    ensure_up(other, wait=False, say=said.append)
+    assert len(said) == 1
+
+
 def test_a_database_that_does_not_answer_is_one_line_and_nothing_is_started(settings_for: Make) -> None:
     settings = settings_for(database_url="postgresql://me:s3cret@127.0.0.1:1/x")
     with pytest.raises(Unfit) as raised:
