@@ -7,10 +7,11 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.integration.worker.yard import Yard
+from tests.integration.worker.yard import Yard, until
 
 
 def _run(*arguments: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +63,12 @@ def test_every_line_about_a_step_says_whose_it_is(yard: Yard) -> None:
     yard.scheduler()
     [ref] = yard.submit([{"plan": "one"}])
     yard.wait_for_end(ref)
-    lines = [line for line in worker.lines() if line["event"] == "step_done"]
+
+    def done() -> list[dict[str, Any]]:
+        return [line for line in worker.lines() if line["event"] == "step_done"]
+
+    until(lambda: len(done()) >= 2)  # the last line comes after the job's end
+    lines = done()
     assert len(lines) == 2
     for line, step in zip(lines, yard.steps(ref), strict=True):
         assert (line["batch"], line["job"]) == tuple(ref.split("/"))
