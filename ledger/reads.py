@@ -215,6 +215,12 @@ def batch_progress(db: Database, batch_id: int) -> Progress:
     )
 
 
+def batch_account(db: Database, batch_id: int) -> AccountRow:
+    """The accounts of a batch's jobs, added up."""
+    rows = db.run("batch_account", batch=batch_id)
+    return AccountRow.model_validate({row["part"]: parse_amounts(row["amount"]) for row in rows})
+
+
 def unfinished(db: Database, batch_id: int) -> int:
     """How many jobs of a batch have not ended."""
     return int(db.run("unfinished", batch=batch_id)[0]["n"])

@@ -50,7 +50,7 @@ def public_row(row: ResultRow, patch: bytes | None) -> dict[str, Any]:
         "patch_sha256": row.patch_sha256,
         "patch": text,
         "files_changed": row.files_changed,
-        "tests": {name: candidate.get(name) for name in ("discovered", "passed", "failed")},
+        "tests": {name: candidate.get(name) for name in ("discovered", "passed", "failed", "skipped")},
         "acceptance": {
             name: {outcome: (verdict.get(name) or {}).get(outcome) for outcome in ("passed", "failed")}
             for name in ("fail_to_pass", "pass_to_pass")

@@ -107,7 +107,7 @@ def _check_base(seen: _Verification) -> str:
     if seen.pass_to_pass.not_passed:
         raise _Unmet("environment_failed", f"did not pass on the base: {_some(seen.pass_to_pass.not_passed)}")
     how = f"; {_some(absent)} could not be collected, which counts as red" if absent else ""
-    return f"red on the base: {len(outcomes)} tests did not pass{how}"
+    return f"red on the base: {_tests(len(outcomes))} did not pass{how}"
 
 
 # -- on the head ----------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def _check_acceptance(seen: _Verification, acceptance: Acceptance) -> str:
     if run.exit_code != 0 and not run.failed:
         why = f"the acceptance command ended with {run.exit_code}, and its report shows no failure to explain it"
         raise _Unmet("acceptance_failed", why)
-    return f"{seen.fail_to_pass.passed + seen.pass_to_pass.passed} acceptance tests passed"
+    return f"{_tests(seen.fail_to_pass.passed + seen.pass_to_pass.passed, 'acceptance test')} passed"
 
 
 # -- both -----------------------------------------------------------------------------------------------------------
@@ -233,6 +233,10 @@ def _trimmed(run: TestRun, named: tuple[str, ...] = ()) -> TestRun:
     else:
         kept = {test: outcome for test, outcome in run.tests.items() if outcome in ("failed", "error")}
     return run.model_copy(update={"tests": dict(list(kept.items())[:SHOWN_IDS])})
+
+
+def _tests(number: int, noun: str = "test") -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _some(names: list[str] | tuple[str, ...]) -> str:

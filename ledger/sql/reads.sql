@@ -29,6 +29,14 @@ SELECT ROW(sum((c.spent).steps), sum((c.spent).tool_calls), sum((c.spent).agents
 FROM ledger.jobs j JOIN ledger.agents a ON a.job_id = j.id JOIN ledger.accounts c ON c.agent_id = a.id
 WHERE j.batch_id = %(batch)s AND a.parent_id IS NULL
 
+-- name: batch_account
+SELECT v.part, ROW(sum((v.a).steps), sum((v.a).tool_calls), sum((v.a).agents), sum((v.a).input_tokens),
+                   sum((v.a).output_tokens), sum((v.a).cost_microusd), sum((v.a).sandbox_ms))::ledger.amounts AS amount
+FROM ledger.jobs j JOIN ledger.agents a ON a.job_id = j.id JOIN ledger.accounts c ON c.agent_id = a.id
+CROSS JOIN LATERAL (VALUES ('granted', c.granted), ('held', c.held), ('spent', c.spent), ('delegated', c.delegated),
+                           ('free', c.free), ('reserve', c.reserve)) v (part, a)
+WHERE j.batch_id = %(batch)s AND a.parent_id IS NULL GROUP BY v.part
+
 -- name: leased_agents
 SELECT count(DISTINCT s.agent_id) AS running FROM ledger.steps s JOIN ledger.jobs j ON j.id = s.job_id
 WHERE s.state = 'leased' AND j.batch_id = %(batch)s

@@ -11,6 +11,7 @@ from patchyard.cli.cancel import find_target
 from patchyard.cli.console import ExitStatus, leave, print_json, print_table, table
 from patchyard.cli.opened import opened_ledger
 from patchyard.cli.story import short
+from patchyard.cli.units import counted
 
 
 def command(
@@ -39,4 +40,4 @@ def _show(name: str, jobs: int, findings: list[Finding], as_json: bool) -> None:
     if findings:
         rows_of_text = ((str(one.job_id), one.finding, short(one.detail)) for one in findings)
         print_table(table("job", "finding", "detail", rows=rows_of_text))
-    print(f"{name}: {jobs} jobs audited, {len(findings)} findings")
+    print(f"{name}: {counted(jobs, 'job')} audited, {counted(len(findings), 'finding')}")

@@ -7,13 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from ledger.connect import Database
-from ledger.reads import batch_progress, job_agents
+from ledger.reads import batch_account, batch_progress, job_agents
 from ledger.records.budget import RESOURCES
 from patchyard.cli.cancel import find_target
 from patchyard.cli.console import print_json, print_table, table
 from patchyard.cli.opened import opened_ledger
-from patchyard.cli.show import amount_text, print_accounts
+from patchyard.cli.show import print_accounts
+from patchyard.cli.units import amount_text, counted, stated_name
 from patchyard.results import amounts_row
+
+_PARTS = ("granted", "spent", "held", "delegated", "free")
 
 
 def command(
@@ -42,20 +45,11 @@ def _show_job(db: Database, name: str, job_id: int, as_json: bool) -> None:
 
 
 def _show_batch(db: Database, name: str, batch_id: int, as_json: bool) -> None:
-    progress = batch_progress(db, batch_id)
-    sums: dict[str, dict[str, Any]] = {
-        "granted": amounts_row(progress.granted),
-        "spent": amounts_row(progress.spent),
-    }
+    jobs, account = batch_progress(db, batch_id).total, batch_account(db, batch_id)
+    sums: dict[str, dict[str, Any]] = {part: amounts_row(getattr(account, part)) for part in _PARTS}
     if as_json:
-        print_json({"batch": name, "jobs": progress.total, **sums})
+        print_json({"batch": name, "jobs": jobs, **sums})
         return
-    print(f"{name}: {progress.total} jobs")
-    print_table(
-        table(
-            "resource",
-            "granted",
-            "spent",
-            rows=((r, amount_text(r, sums["granted"][r]), amount_text(r, sums["spent"][r])) for r in RESOURCES),
-        )
-    )
+    print(f"{name}: {counted(jobs, 'job')}")
+    rows = ((stated_name(r), *(amount_text(r, sums[part][r]) for part in _PARTS)) for r in RESOURCES)
+    print_table(table("resource", *_PARTS, rows=rows))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,6 +19,11 @@ from patchyard.printable import printable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+
+_GAP = 2
+_READABLE = 36
+"""So many characters of a column that may be wrapped are read well."""
 
 
 class ExitStatus(IntEnum):
@@ -48,16 +53,65 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def table(*columns: str, rows: Iterable[Iterable[str]] = (), title: str | None = None) -> Table:
-    """A plain table; a cell may be any text, also one that looks like markup."""
+def table(*columns: str, rows: Iterable[Iterable[str]] = (), flexible: Collection[str] | None = None) -> Table:
+    """A plain table; a cell may be any text, also one that looks like markup.
+
+    Where it is too wide, the columns of `flexible` (all, if None) are wrapped; the others are wrapped last.
+    """
     from rich.box import SIMPLE
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(*columns, box=SIMPLE, title=title, title_justify="left", pad_edge=False, show_edge=False)
+    made = Table(box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for column in columns:
+        made.add_column(column, no_wrap=flexible is not None and column not in flexible, overflow="fold")
     for row in rows:
         made.add_row(*(Text(cell, overflow="fold") for cell in row))
     return made
+
+
+def print_rows(
+    *columns: str, rows: Iterable[Sequence[str]], flexible: Collection[str], spare: Sequence[str] = ()
+) -> None:
+    """A table on stdout. On a terminal that is too narrow for it, columns of `spare` are left out, the first one first,
+    as long as a column of `flexible` has less room than it wants and than can be read well."""
+    cells = list(rows)
+    shown, width = list(columns), output().width
+    if sys.stdout.isatty():
+        for name in spare:
+            if _fits(shown, columns, cells, flexible, width):
+                break
+            shown.remove(name)
+    wanted = [columns.index(name) for name in shown]
+    print_table(table(*shown, rows=([row[index] for index in wanted] for row in cells), flexible=flexible))
+    if left_out := [name for name in columns if name not in shown]:
+        say(f"{width} columns are too few for {', '.join(left_out)}; --json has all")
+
+
+def _fits(
+    shown: Sequence[str], columns: Sequence[str], rows: Sequence[Sequence[str]], flexible: Collection[str], width: int
+) -> bool:
+    from rich.cells import cell_len
+
+    needed = _GAP * (len(shown) - 1)
+    for name in shown:
+        index = columns.index(name)
+        wants = max((cell_len(text) for text in (name, *(row[index] for row in rows))), default=0)
+        needed += min(wants, _READABLE) if name in flexible else wants
+    return needed <= width
+
+
+def print_line(text: str, *, label: str = "") -> None:
+    """One line of results on stdout. A terminal that is narrower gets several, broken between words, below `text`."""
+    if not sys.stdout.isatty():
+        print(label + text)
+        return
+    from rich.text import Text
+
+    console = output()
+    for line in Text(text, overflow="fold").wrap(console, max(console.width - len(label), 1)):
+        print((label + line.plain).rstrip())
+        label = " " * len(label)
 
 
 def print_table(made: Table) -> None:

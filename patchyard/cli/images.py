@@ -13,7 +13,7 @@ from ledger.errors import LedgerUnavailable, Unfit
 from ledger.stored import live_images
 from patchyard.backends import ImagesOnly, connect, has_engine
 from patchyard.batchfile.lookups import FoundImage
-from patchyard.cli.console import print_json, print_table, say, table
+from patchyard.cli.console import print_json, print_rows, say
 from patchyard.cli.mirrors import show_evicted
 from patchyard.cli.opened import opened_ledger
 from patchyard.image_exchange import give_out, take_in
@@ -86,7 +86,8 @@ def list_command(
     elif not rows:
         say(f"no image has a name here; build one of {', '.join(names())} with `patchyard images build`")
     else:
-        print_table(table("image", "digest", "for", "built", "here", "engine", rows=map(_cells, rows)))
+        columns = ("image", "digest", "for", "built", "here", "engine")
+        print_rows(*columns, rows=map(_cells, rows), flexible=("image", "digest"), spare=("built", "for"))
 
 
 @app.command("import")

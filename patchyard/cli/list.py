@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ledger.reads import BatchRow, list_batches
-from patchyard.cli.console import print_json, print_table, say, table
+from patchyard.cli.console import print_json, print_rows, say
 from patchyard.cli.opened import opened_ledger
 from patchyard.cli.units import STATE_ORDER, finished_of, states_line, time_text
 from patchyard.printable import printable
@@ -46,7 +46,7 @@ def show_batches(batches: list[BatchRow], as_json: bool, nothing: str) -> None:
             )
             for batch in batches
         ]
-        print_table(table("id", "batch", "ended", "jobs", "submitted", rows=rows))
+        print_rows("id", "batch", "ended", "jobs", "submitted", rows=rows, flexible=("batch", "jobs"))
 
 
 def command(

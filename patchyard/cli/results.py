@@ -15,12 +15,21 @@ import typer
 from ledger.connect import Database
 from ledger.errors import BadInput
 from ledger.reads import BatchRow, ResultRow, batch_progress
-from patchyard.cli.console import ExitStatus, leave, print_table, say, table
+from patchyard.cli.console import ExitStatus, leave, print_line, print_rows, say
 from patchyard.cli.opened import batch_named, opened_ledger
-from patchyard.cli.units import finished_of, span_text, spend_text, state_words, states_line, usd_text
+from patchyard.cli.units import (
+    finished_of,
+    reason_words,
+    span_text,
+    spend_text,
+    state_words,
+    states_line,
+    usd_text,
+)
 from patchyard.printable import printable
 from patchyard.results import json_lines, junit, not_predictable, patch_of, prediction, public_row, result_rows
 
+_COUNTS = ("passed", "failed", "skipped")
 _FILES = {"jsonl": "results.jsonl", "predictions": "predictions.jsonl", "junit": "junit.xml", "table": "results.jsonl"}
 
 
@@ -127,15 +136,19 @@ def _write(file: Path, parts: Iterable[bytes]) -> None:
 
 def _print_results_table(db: Database, batch: BatchRow) -> None:
     columns = ("job", "outcome", "tests", "fixed", "kept", "files", "steps", "cost", "time")
-    print_table(table(*columns, rows=map(_cells, result_rows(db, batch))))
+    spare = ("files", "steps", "cost", "time")
+    print_rows(*columns, rows=map(_cells, result_rows(db, batch)), flexible=("job",), spare=spare)
     for row in result_rows(db, batch):
         if row.published and row.published.get("to") != "patch":
             places = [str(place) for place in (row.published.get("ref"), row.published.get("url")) if place]
-            print(f"published {printable(row.job)}: {printable(' '.join(places))}")
+            print_line(f"published {printable(row.job)}: {printable(' '.join(places))}")
     progress = batch_progress(db, batch.id)
     times = span_text(progress.first_started, progress.last_finished)
-    print(f"{printable(batch.name)}: {finished_of(progress.states)}/{progress.total} ended", end="")
-    print(f" ({states_line(progress.states)}), {spend_text(progress.spent)}" + (f", {times} in all" if times else ""))
+    print_line("tests: passed/failed/skipped; fixed, kept: passed/all")
+    print_line(
+        f"{printable(batch.name)}: {finished_of(progress.states)}/{progress.total} ended"
+        f" ({states_line(progress.states)}), {spend_text(progress.spent)}" + (f", {times} in all" if times else "")
+    )
 
 
 def _cells(row: ResultRow) -> tuple[str, ...]:
@@ -143,8 +156,8 @@ def _cells(row: ResultRow) -> tuple[str, ...]:
     tests, acceptance = public["tests"], public["acceptance"]
     return (
         printable(row.job),
-        row.reason or state_words(row.state),
-        "" if tests["discovered"] is None else f"{tests['passed']}/{tests['discovered']}",
+        reason_words(row.reason, row.spent, row.granted) or state_words(row.state),
+        "" if tests["discovered"] is None else "/".join(str(tests[name] or 0) for name in _COUNTS),
         _of(acceptance["fail_to_pass"]),
         _of(acceptance["pass_to_pass"]),
         "" if row.files_changed is None else str(row.files_changed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, TypeVar, get_args
 
 import typer
@@ -14,7 +15,7 @@ from ledger.records.budget import Amounts, Budget
 from ledger.records.job import TERMINAL, JobState, Reason
 from patchyard.cli.console import print_json
 from patchyard.cli.opened import opened_ledger
-from patchyard.cli.units import counted
+from patchyard.cli.units import counted, stated_name, stated_reason
 from patchyard.more_budget import more_budget
 from patchyard.printable import printable
 from patchyard.who import who
@@ -46,11 +47,11 @@ def command(
 
     Example: patchyard retry linkcheck-fixes --state failed --reason environment_failed
 
-    Example: patchyard retry linkcheck-fixes --reason budget:cost_microusd --add-budget cost_usd=1
+    Example: patchyard retry linkcheck-fixes --reason budget:cost_usd --add-budget cost_usd=1
     """
     states = _chosen(state, TERMINAL, "--state")
     known_reasons: tuple[Reason, ...] = get_args(Reason)
-    reasons = _chosen(reason, known_reasons, "--reason")
+    reasons = _chosen(reason, known_reasons, "--reason", stated_reason)
     more = more_budget(add_budget, _OPTION) if add_budget else None
     if more is not None:
         if states not in (None, ["budget_exhausted"]):
@@ -80,7 +81,7 @@ def _go_on(db: Database, batch: BatchRow, chosen: list[int], added: Amounts, wal
     going_on = [job for job, outcome in outcomes.items() if outcome == "continued"]
     short = {job: outcome for job, outcome in outcomes.items() if outcome not in ("continued", "unknown", "other")}
     if not going_on:
-        lacks = sorted(set(short.values()))
+        lacks = sorted(set(map(_to_add, short.values())))
         raise BadInput(
             f"no job of {_name(batch)} can go on with this: "
             + (f"they ran out of {', '.join(lacks)}" if lacks else "none ran out of budget"),
@@ -95,18 +96,26 @@ def _go_on(db: Database, batch: BatchRow, chosen: list[int], added: Amounts, wal
     follow = _FOLLOW.format(_name(batch))
     print(f"{_name(batch)}: {counted(len(going_on), 'job')} {go} on from where {where} stood; {follow}")
     for job, lack in short.items():
-        print(f"{printable(find_job(db, str(job)).key)} does not: it ran out of {lack}, and none was added")
+        print(f"{printable(find_job(db, str(job)).key)} does not: it ran out of {_to_add(lack)}, and none was added")
+
+
+def _to_add(lack: str) -> str:
+    """What a job is short of, by the name that --add-budget and the batch file have for it."""
+    return "wall_seconds" if lack == "deadline" else stated_name(lack)
 
 
 def _name(batch: BatchRow) -> str:
     return printable(batch.name)
 
 
-def _chosen(given: list[str] | None, known: tuple[Name, ...], option: str) -> list[Name] | None:
+def _chosen(
+    given: list[str] | None, known: tuple[Name, ...], option: str, shown: Callable[[str], str] = str
+) -> list[Name] | None:
+    """The known names that are given, each as it is or as it is shown to people."""
     if not given:
         return None
-    by_name = dict(zip(known, known, strict=True))
+    by_name: dict[str, Name] = {spelling: name for name in known for spelling in (name, shown(name))}
     for name in given:
         if name not in by_name:
-            raise BadInput(f"there is no {name!r}", where=option, remedy=f"use one of {', '.join(known)}")
-    return [by_name[name] for name in given]  # type: ignore[index]
+            raise BadInput(f"there is no {name!r}", where=option, remedy=f"use one of {', '.join(map(shown, known))}")
+    return [by_name[name] for name in given]

@@ -13,16 +13,20 @@ from ledger.connect import Database
 from ledger.reads import AgentRow, JobRow, SandboxHistory, StepRow, job_agents, job_sandboxes, job_steps
 from ledger.records.budget import RESOURCES
 from ledger.records.source import SourceRef
-from patchyard.cli.console import output, print_json, print_table, table
+from patchyard.cli.console import output, print_json, print_line, print_rows, table
 from patchyard.cli.opened import job_named, opened_ledger
 from patchyard.cli.story import step_words, time_spent
 from patchyard.cli.units import (
+    amount_text,
     count_text,
     counted,
+    reason_words,
     seconds_text,
     span_text,
     spend_text,
     state_words,
+    stated_name,
+    stated_reason,
     time_text,
     usd_text,
 )
@@ -87,10 +91,10 @@ def job_json(job: Job) -> dict[str, Any]:
 
 def _print_job(job: Job) -> None:
     row, spec = job.row, job.row.spec
-    why = f", {row.reason}" if row.reason else ""
-    print(f"{printable(row.batch_name)}/{printable(row.key)} (job {row.id}): {state_words(row.state)}{why}")
+    print_line(f"{printable(row.batch_name)}/{printable(row.key)} (job {row.id}): {_end_words(job)}")
     facts = [
-        ("repository", f"{_source_words(spec.source)} at {printable(spec.base_commit)}"),
+        ("repository", _source_words(spec.source)),
+        ("base", printable(spec.base_commit)),
         ("image", f"{printable(spec.image_name)} ({spec.image})"),
         ("model", printable(spec.model)),
         ("submitted", time_text(row.submitted_at)),
@@ -101,20 +105,36 @@ def _print_job(job: Job) -> None:
     ]
     for name, value in facts:
         if value:
-            print(f"  {name:<10}  {value}")
+            print_line(value, label=f"  {name:<10}  ")
     _print_lines("issue", spec.issue)
     print_accounts(job.agents)
-    print_table(table("seq", "step", "state", "tries", "took", "spent", "what", rows=map(_step_cells, job.steps)))
+    columns = ("seq", "step", "state", "tries", "took", "spent", "what")
+    print_rows(*columns, rows=map(_step_cells, job.steps), flexible=("what",), spare=("tries", "spent"))
+    print()
     for action in job.actions:
         if action.state == "uncertain":
-            print(f"uncertain: {printable(action.tool)}; `patchyard resolve {action.action_id[:_ID_DIGITS]}` shows it")
+            remedy = f"`patchyard resolve {action.action_id[:_ID_DIGITS]}` shows it"
+            print_line(f"uncertain: {printable(action.tool)}; {remedy}")
     if row.verdict:
         _print_verdict(row.verdict)
     _print_times(job)
     left = [sandbox.name for sandbox in job.sandboxes if sandbox.state != "removed"]
     of_probes = sum(sandbox.purpose == "probe" for sandbox in job.sandboxes)
     probes = f" ({of_probes} of them to prove isolation)" if of_probes else ""
-    print(f"sandboxes: {len(job.sandboxes)} in all{probes}, {len(left)} not proved dead {' '.join(left)}".rstrip())
+    print_line(f"sandboxes: {len(job.sandboxes)} in all{probes}, {len(left)} not proved dead {' '.join(left)}".rstrip())
+
+
+def _end_words(job: Job) -> str:
+    """The job's state, and its reason with what ran out."""
+    row, root = job.row, _root(job)
+    if row.reason is None or root is None:
+        return state_words(row.state)
+    times = (row.started_at, row.finished_at, row.deadline_at)
+    return f"{state_words(row.state)}, {reason_words(row.reason, root.account.spent, root.account.granted, times)}"
+
+
+def _root(job: Job) -> AgentRow | None:
+    return next((agent for agent in job.agents if agent.parent_id is None), None)
 
 
 def _source_words(source: SourceRef) -> str:
@@ -134,7 +154,7 @@ def _print_lines(title: str, text: str) -> None:
     lines = printable_lines(text.strip())
     print(f"{title}:")
     for line in lines[:_ISSUE_LINES]:
-        print(f"  {line}")
+        print_line(line, label="  ")
     if len(lines) > _ISSUE_LINES:
         print(f"  … {len(lines) - _ISSUE_LINES} more lines")
     print()
@@ -166,14 +186,7 @@ def _account_cells(agent: AgentRow) -> Iterator[tuple[str, ...]]:
         amounts_row(part) for part in (account.granted, account.spent, account.held, account.delegated, account.free)
     ]
     for resource in RESOURCES:
-        yield (resource, *(amount_text(resource, column[resource]) for column in columns))
-
-
-def amount_text(resource: str, amount: int) -> str:
-    """An amount of a resource as people read it."""
-    if resource == "cost_microusd":
-        return usd_text(amount)
-    return seconds_text(amount / 1000) if resource == "sandbox_ms" else count_text(amount)
+        yield (stated_name(resource), *(amount_text(resource, column[resource]) for column in columns))
 
 
 def _step_cells(step: StepRow) -> tuple[str, ...]:
@@ -184,26 +197,25 @@ def _step_cells(step: StepRow) -> tuple[str, ...]:
 
 
 def _print_verdict(verdict: dict[str, Any]) -> None:
-    print(
-        f"verdict on the {printable(str(verdict.get('on', '')))}: {printable(str(verdict.get('reason', '')))}: ", end=""
-    )
-    print(printable(str(verdict.get("explanation", "")), 500))
+    tree, reason, why = (str(verdict.get(name, "")) for name in ("on", "reason", "explanation"))
+    said = f"{printable(stated_reason(reason))}: {printable(why, 500)}"
+    print_line(said, label=f"verdict on the {printable(tree)}: ")
     for name in ("fail_to_pass", "pass_to_pass"):
         counts = verdict.get(name) or {}
         if counts:
-            print(f"  {name}: {counts.get('passed', 0)} passed, {counts.get('failed', 0)} did not")
+            print_line(f"{name}: {counts.get('passed', 0)} passed, {counts.get('failed', 0)} did not", label="  ")
         not_passed = counts.get("not_passed") or []
         for test in not_passed[:_NOT_PASSED]:
-            print(f"    did not pass: {printable(str(test), 200)}")
+            print_line(printable(str(test), 200), label="    did not pass: ")
     candidate = verdict.get("candidate") or {}
     if candidate:
-        numbers = ", ".join(f"{candidate.get(name, 0)} {name}" for name in ("discovered", "passed", "failed"))
-        print(f"  tests of the repository: {numbers}")
+        numbers = ", ".join(f"{candidate.get(name, 0)} {name}" for name in ("passed", "failed", "skipped"))
+        print_line(f"tests of the repository: {numbers}", label="  ")
     for name, what in (("candidate", "tests of the repository"), ("acceptance", "acceptance tests")):
         run = verdict.get(name) or {}
         if run.get("reused"):
             where = " ".join(str(run[key]) for key in ("sandbox", "ran_on") if run.get(key))
-            print(f"  {what}: not run again, the same run on this tree counts ({printable(where, 200)})")
+            print_line(f"{what}: not run again, the same run on this tree counts ({printable(where, 200)})", label="  ")
     print()
 
 
@@ -211,7 +223,6 @@ def _print_times(job: Job) -> None:
     spent = time_spent(job.steps)
     whole = span_text(job.row.submitted_at, job.row.finished_at)
     parts = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in spent.items())
-    print(f"time: {parts}" + (f"; {whole} from submission to end" if whole else ""))
-    root = next((agent for agent in job.agents if agent.parent_id is None), None)
-    if root is not None:
-        print(f"spent: {spend_text(root.account.spent)}")
+    print_line(parts + (f"; {whole} from submission to end" if whole else ""), label="time: ")
+    if (root := _root(job)) is not None:
+        print_line(spend_text(root.account.spent), label="spent: ")

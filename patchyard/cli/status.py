@@ -11,12 +11,13 @@ from ledger.connect import Database
 from ledger.errors import BadInput
 from ledger.reads import BatchRow, JobLine, Progress, batch_progress, list_batches, list_jobs
 from ledger.records.job import JobState
-from patchyard.cli.console import print_json, print_table, say, table
+from patchyard.cli.console import print_json, print_line, print_rows, say
 from patchyard.cli.list import batch_row, show_batches
 from patchyard.cli.opened import batch_named, opened_ledger
 from patchyard.cli.units import (
     counted,
     finished_of,
+    reason_words,
     span_text,
     spend_text,
     state_words,
@@ -103,7 +104,7 @@ def _print_jobs(batch: BatchRow, progress: Progress, jobs: list[JobLine], states
         (
             printable(job.key),
             state_words(job.state),
-            job.reason or "",
+            reason_words(job.reason, job.spent, job.granted, (job.started_at, job.finished_at, job.deadline_at)),
             f"{job.spent.steps}/{job.granted.steps}",
             usd_text(job.spent.cost_microusd),
             "" if job.files_changed is None else str(job.files_changed),
@@ -111,12 +112,15 @@ def _print_jobs(batch: BatchRow, progress: Progress, jobs: list[JobLine], states
         )
         for job in jobs
     ]
-    print_table(table("job", "state", "reason", "steps", "cost", "files", "time", rows=rows))
+    columns = ("job", "state", "reason", "steps", "cost", "files", "time")
+    print_rows(*columns, rows=rows, flexible=("job",), spare=("files", "cost", "steps", "time"))
     total = progress.total if states is None else sum(progress.states.get(state, 0) for state in states)
     if len(jobs) < total:
         say(f"{counted(total - len(jobs), 'more job')}; --limit {total} shows all")
-    print(f"{printable(batch.name)}: {finished_of(progress.states)}/{progress.total} ended", end="")
-    print(f" ({states_line(progress.states)}), {spend_text(progress.spent)}")
+    print_line(
+        f"{printable(batch.name)}: {finished_of(progress.states)}/{progress.total} ended"
+        f" ({states_line(progress.states)}), {spend_text(progress.spent)}"
+    )
     if batch.paused_at is not None:
         by = f" by {printable(batch.paused_by)}" if batch.paused_by else ""
-        print(f"paused {time_text(batch.paused_at)}{by}; `patchyard resume {printable(batch.name)}` lets it go on")
+        print_line(f"paused {time_text(batch.paused_at)}{by}; `patchyard resume {printable(batch.name)}` lets it go on")

@@ -6,14 +6,21 @@ Inputs and results of steps hold what a model and untrusted code wrote; everythi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from ledger.reads import StepRow
+from ledger.records.budget import RESOURCES
+from patchyard.cli.units import amount_text, stated_name, stated_reason
 from patchyard.printable import printable
 
-_LIMIT = 100
+_LIMIT = 200
+_DIGEST = re.compile(r"[0-9a-f]{40,}")
+_DIGITS = 12
+_OWNER = re.compile(r"([^:]*:\d+)\..*")
+"""A lease's owner: who, where, its pid, and then what tells one of that pid from another."""
 _COUNTS = ("passed", "failed", "skipped")
 
 
@@ -21,7 +28,7 @@ def step_words(step: StepRow) -> str:
     """What a step did, or is to do."""
     result = step.result or {}
     if "why" in result and "reason" in result:
-        return _line(f"ended, {result['reason']}: {result['why']}")
+        return _line(f"ended, {stated_reason(str(result['reason']))}: {result['why']}")
     if step.kind == "decide":
         return _decision_words(result)
     if step.kind == "act":
@@ -81,7 +88,8 @@ def _verdict_words(wanted: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     if not isinstance(verdict, Mapping) or not verdict:
         return where
     if "explanation" in verdict:
-        return _line(f"{where}: {verdict['explanation']}")
+        said = str(verdict["explanation"])
+        return _line(said if where in said else f"{where}: {said}")
     return _line(f"{where}: {short(verdict)}")
 
 
@@ -104,10 +112,27 @@ def event_words(kind: str, body: Mapping[str, Any]) -> str:
         return _line(f"{body.get('refused', 0)} refused requests more")
     if kind == "step_done":
         done = {name: body.get(name, "") for name in ("kind", "attempt", "owner")}
-        return _line("{kind}, attempt {attempt} by {owner}".format_map(done) + _spent(body))
+        owner = _OWNER.sub(r"\1", str(done["owner"]))
+        return _line("{kind}, attempt {attempt}".format_map(done) + _spent(body) + f", by {owner}")
+    if kind == "job_ended":
+        words = [body.get("state", ""), stated_reason(str(body.get("reason", ""))), body.get("why", "")]
+        return _line(", ".join(str(word) for word in words if word))
     if "why" in body:
         return _line(f"{body['why']} (attempt {body['attempt']})" if "attempt" in body else str(body["why"]))
-    return short(body) if body else ""
+    return _line(", ".join(f"{name} {_value_words(value)}" for name, value in body.items()))
+
+
+def _value_words(value: Any) -> str:
+    """A part of an event: digests with their first digits, amounts as people read them."""
+    if isinstance(value, str):
+        return value[:_DIGITS] if _DIGEST.fullmatch(value) else value
+    if isinstance(value, Mapping) and value.keys() <= set(RESOURCES):
+        return _amounts_words(value) or "nothing"
+    return short(value)
+
+
+def _amounts_words(amounts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{stated_name(name)} {amount_text(name, amount)}" for name, amount in amounts.items() if amount)
 
 
 def _request_words(body: Mapping[str, Any]) -> str:
@@ -119,11 +144,11 @@ def _request_words(body: Mapping[str, Any]) -> str:
 
 def _spent(body: Mapping[str, Any]) -> str:
     spent = body.get("spent")
-    named = [f"{name} {amount}" for name, amount in spent.items() if amount] if isinstance(spent, Mapping) else []
-    return f", spent {', '.join(named)}" if named else ""
+    named = _amounts_words(spent) if isinstance(spent, Mapping) else ""
+    return f", spent {named}" if named else ""
 
 
-def short(value: Any, limit: int = _LIMIT) -> str:
+def short(value: Any, limit: int = _LIMIT // 2) -> str:
     """A value as compact JSON on one printable line of at most `limit` characters."""
     return printable(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str), limit)
 

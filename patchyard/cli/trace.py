@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ledger.events import EventRow, read_events
-from patchyard.cli.console import print_json, print_table, table
+from patchyard.cli.console import print_json, print_rows
 from patchyard.cli.opened import job_named, opened_ledger
 from patchyard.cli.show import read_job
 from patchyard.cli.story import event_words
@@ -45,7 +45,8 @@ def command(
             for event in events:
                 print(json.dumps(event_row(event), ensure_ascii=False))
             return
-        print_table(table("seq", "time", "event", "agent", "step", "what", rows=map(_cells, events)))
+        columns = ("seq", "time", "event", "agent", "step", "what")
+        print_rows(*columns, rows=map(_cells, events), flexible=("what",), spare=("agent", "step"))
 
 
 def event_row(event: EventRow) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from ledger.records.budget import Amounts
+from ledger.records.budget import RESOURCES, Amounts
 from ledger.records.job import TERMINAL, JobState
 
 STATE_ORDER: tuple[JobState, ...] = (
@@ -37,11 +37,56 @@ _SEEN = {
     "needs_attention": "needs attention",
     "awaiting_approval": "awaiting approval",
 }
+_STATED = {"cost_microusd": "cost_usd", "sandbox_ms": "sandbox_seconds"}
+_BUDGET = "budget:"
 
 
 def state_words(state: str) -> str:
     """A state as people read it."""
     return _SEEN.get(state, state)
+
+
+def stated_name(resource: str) -> str:
+    """A resource as the batch file and people call it."""
+    return _STATED.get(resource, resource)
+
+
+def stated_reason(reason: str) -> str:
+    """A reason with the resource as people call it: budget:cost_usd."""
+    return _BUDGET + stated_name(reason.removeprefix(_BUDGET)) if reason.startswith(_BUDGET) else reason
+
+
+def reason_words(
+    reason: str | None,
+    spent: Amounts,
+    granted: Amounts,
+    times: tuple[datetime | None, datetime | None, datetime | None] = (None, None, None),
+) -> str:
+    """A reason as people read it; where a budget ran out, with what was spent of what: budget:steps 40/40.
+
+    `times` are those of a job's first claimed step, its end, and its deadline.
+    """
+    resource = (reason or "").removeprefix(_BUDGET)
+    if reason is None or resource == reason:
+        return reason or ""
+    if resource in RESOURCES:
+        return f"{stated_reason(reason)} {_part(resource, spent)}/{_part(resource, granted)}"
+    start, end, deadline = times
+    if start is None or end is None or deadline is None:
+        return reason
+    return f"{reason} {(end - start).total_seconds():.0f}/{(deadline - start).total_seconds():.0f} s"
+
+
+def _part(resource: str, amounts: Amounts) -> str:
+    amount = getattr(amounts, resource)
+    return f"{round(amount / 1000, 1):g}" if resource == "sandbox_ms" else amount_text(resource, amount)
+
+
+def amount_text(resource: str, amount: int) -> str:
+    """An amount of a resource as people read it."""
+    if resource == "cost_microusd":
+        return usd_text(amount)
+    return seconds_text(amount / 1000) if resource == "sandbox_ms" else count_text(amount)
 
 
 def states_line(states: Mapping[JobState, int]) -> str:

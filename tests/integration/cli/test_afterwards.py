@@ -27,7 +27,7 @@ def play_again(db, key, text="thinking"):
 def test_books_in_order_exit_with_0_and_damage_with_1(ledger, patchyard, ledger_url):
     submit(ledger, "b", spec("j"))
     play(ledger, "j")
-    assert patchyard("audit", "b").out == "b: 1 jobs audited, 0 findings\n"
+    assert patchyard("audit", "b").out == "b: 1 job audited, 0 findings\n"
     with psycopg.connect(ledger_url) as connection:
         connection.execute("UPDATE ledger.chains SET seq = seq + 1")
     damaged = patchyard("audit", "b/j", "--json")
@@ -40,10 +40,20 @@ def test_the_account_of_a_job_and_of_a_batch(ledger, patchyard):
     submit(ledger, "b", spec("j"), spec("k"))
     play(ledger, "j")
     shown = patchyard("budget", "b/j")
-    assert "cost_microusd" in shown.out
+    assert "cost_usd" in shown.out
+    assert "cost_microusd" not in shown.out
     account = patchyard("budget", "b/j", "--json").json["agents"][0]["account"]
     assert account["granted"]["steps"] == account["spent"]["steps"] + account["free"]["steps"]
-    assert patchyard("budget", "b", "--json").json["granted"]["steps"] == 80
+    assert account["granted"]["cost_microusd"] == 2_000_000, "for machines nothing is renamed"
+    batch = patchyard("budget", "b", "--json").json
+    assert batch["granted"]["steps"] == 80
+    for resource, granted in batch["granted"].items():
+        assert granted == sum(batch[part][resource] for part in ("spent", "held", "delegated", "free"))
+    assert batch["spent"]["steps"] == account["spent"]["steps"]
+    claim(ledger, "k")
+    assert patchyard("budget", "b", "--json").json["held"]["steps"] == 1
+    first, head, *_ = patchyard("budget", "b").out.splitlines()
+    assert (first, head.split()) == ("b: 2 jobs", ["resource", "granted", "spent", "held", "delegated", "free"])
 
 
 def test_only_the_chosen_jobs_start_anew(ledger, patchyard):
@@ -70,16 +80,16 @@ def test_jobs_that_ran_out_go_on_with_more_and_the_others_are_named(ledger, patc
     play(ledger, "fine")
     refused = patchyard("retry", "b", "--add-budget", "wall_seconds=5")
     assert (refused.status, refused.err.count("\n")) == (2, 1)
-    assert "they ran out of cost_microusd, steps" in refused.err
+    assert "they ran out of cost_usd, steps" in refused.err
     assert patchyard("retry", "b", "--state", "failed", "--add-budget", "steps=5").status == 2
     gone_on = patchyard("retry", "b", "--add-budget", "steps=5")
     assert gone_on.out.splitlines() == [
         "b: 1 job goes on from where it stood; follow with `patchyard watch b`",
-        "money does not: it ran out of cost_microusd, and none was added",
+        "money does not: it ran out of cost_usd, and none was added",
     ]
     assert find_job(ledger, "b/steps").state == "queued"
     assert job_agents(ledger, find_job(ledger, "b/steps").id)[0].account.granted.steps == 45
-    more = patchyard("retry", "b", "--reason", "budget:cost_microusd", "--add-budget", "cost_usd=1", "--json").json
+    more = patchyard("retry", "b", "--reason", "budget:cost_usd", "--add-budget", "cost_usd=1", "--json").json
     assert more == {"batch": "b", "continued": [find_job(ledger, "b/money").id], "short": {}}
 
 

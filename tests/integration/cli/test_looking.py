@@ -110,7 +110,7 @@ def test_results_rows_have_the_promised_shape(mixed, patchyard):
     good, bad, waits = rows
     assert good["patch"].encode() == PATCH
     assert good["verified"] is True
-    assert good["tests"] == {"discovered": 3, "passed": 3, "failed": 0}
+    assert good["tests"] == {"discovered": 3, "passed": 3, "failed": 0, "skipped": 0}
     assert good["acceptance"] == {
         "fail_to_pass": {"passed": 2, "failed": 0},
         "pass_to_pass": {"passed": 1, "failed": 0},
