@@ -8,6 +8,7 @@ can't be had is neither, and is tried again.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 
 from ledger.errors import Permanent
@@ -29,6 +30,7 @@ from runners.workspace.errors import RefusedWorkspace
 from runners.workspace.overlay import lay_over
 from runners.workspace.store import Store
 
+_SOME, _SOME_CHARS, _ID_CHARS = 5, 450, 200
 SHOWN_IDS = 200
 """How many test ids a verdict names of each kind; its counts are complete."""
 
@@ -101,12 +103,15 @@ def _check_base(seen: _Verification) -> str:
     passing = [test for test, outcome in outcomes.items() if outcome == "passed"]
     absent = [test for test, outcome in outcomes.items() if outcome is None]
     if passing:
-        raise _Unmet("environment_failed", f"not red on the base: {_some(passing)} passed without any change")
+        why = f"{_some(passing)} passed without any change; what passes already belongs in pass_to_pass"
+        raise _Unmet("environment_failed", f"not red on the base: {why}")
     if absent and run.exit_code == 0:
-        raise _Unmet("environment_failed", f"{_some(absent)} did not run on the base, and nothing failed to explain it")
+        why = f"{_some(_looked_for(absent, run))} did not run on the base, and nothing failed to explain it"
+        raise _Unmet("environment_failed", why)
     if seen.pass_to_pass.not_passed:
-        raise _Unmet("environment_failed", f"did not pass on the base: {_some(seen.pass_to_pass.not_passed)}")
-    how = f"; {_some(absent)} could not be collected, which counts as red" if absent else ""
+        which = _some(_looked_for(seen.pass_to_pass.not_passed, run))
+        raise _Unmet("environment_failed", f"did not pass on the base: {which}")
+    how = f"; {_some(_looked_for(absent, run))} could not be collected, which counts as red" if absent else ""
     return f"red on the base: {_tests(len(outcomes))} did not pass{how}"
 
 
@@ -175,10 +180,9 @@ def _check_candidate(seen: _Verification, tests: Tests) -> str:
 def _check_acceptance(seen: _Verification, acceptance: Acceptance) -> str:
     tested = _run_acceptance(seen, acceptance)
     _require_usable(seen, tested, acceptance, "acceptance_failed", "in the acceptance tests")
-    not_passed = (*seen.fail_to_pass.not_passed, *seen.pass_to_pass.not_passed)
+    not_passed, run = (*seen.fail_to_pass.not_passed, *seen.pass_to_pass.not_passed), tested.run
     if not_passed:
-        raise _Unmet("acceptance_failed", f"did not pass: {_some(not_passed)}")
-    run = tested.run
+        raise _Unmet("acceptance_failed", f"did not pass: {_some(_looked_for(not_passed, run))}")
     if run.exit_code != 0 and not run.failed:
         why = f"the acceptance command ended with {run.exit_code}, and its report shows no failure to explain it"
         raise _Unmet("acceptance_failed", why)
@@ -240,8 +244,18 @@ def _tests(number: int, noun: str = "test") -> str:
 
 
 def _some(names: list[str] | tuple[str, ...]) -> str:
-    shown = ", ".join(name[:200] for name in names[:5])
-    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
+    shown = ", ".join(name[:_SOME_CHARS] for name in names[:_SOME])
+    return f"{shown} and {len(names) - _SOME} more" if len(names) > _SOME else shown
+
+
+def _looked_for(names: list[str] | tuple[str, ...], run: TestRun) -> list[str]:
+    """The ids, and with those of the first that no test of the run has, the nearest one that a test has."""
+    ran = [test for test, outcome in run.tests.items() if outcome != "error"]
+    shown = list(names)
+    for index, name in enumerate(names[:_SOME]):
+        if outcome_of(run.tests, name) is None and (near := difflib.get_close_matches(name, ran, n=1)):
+            shown[index] = f"{name[:_ID_CHARS]} (not in the report; nearest is {near[0][:_ID_CHARS]})"
+    return shown
 
 
 def _completion(seen: _Verification, on_head: bool, reason: Reason, explanation: str) -> Completion:

@@ -180,6 +180,37 @@ def test_an_environment_that_is_not_red_is_at_fault(
     assert verdict.on == "base"
 
 
+TYPO = "tests/test_hidden.py::test_ad[1]"
+NEAR = f"{TYPO} (not in the report; nearest is {ADD_IDS[0]})"
+
+
+def test_an_id_that_no_test_has_is_told_with_the_nearest_one(play_in_sandbox: Play, tmp_path: Path) -> None:
+    played = with_acceptance(play_in_sandbox, tmp_path, fail_to_pass=(TYPO,))
+    base = verdict_of(played.work())
+    assert base.ok, "another test is red, so it could be one that cannot be collected"
+    assert base.explanation == f"red on the base: 1 test did not pass; {NEAR} could not be collected, which counts as red"
+    head = ended(played, finished(played, FIX), "acceptance_failed")
+    assert head.explanation == f"did not pass: {NEAR}"
+
+
+def test_an_id_that_no_test_has_is_told_on_the_base_where_nothing_fails(play_in_sandbox: Play, tmp_path: Path) -> None:
+    green = {"tests/test_hidden.py": HIDDEN.replace("2 * n", "add(n, n)")}
+    played = with_acceptance(play_in_sandbox, tmp_path, files=green, fail_to_pass=(TYPO,))
+    verdict = ended(played, played.work(), "environment_failed")
+    assert verdict.explanation == f"{NEAR} did not run on the base, and nothing failed to explain it"
+    kept = with_acceptance(play_in_sandbox, tmp_path, pass_to_pass=("tests/test_hidden.py::TestOld::test_dubble",))
+    verdict = ended(kept, kept.work(), "environment_failed")
+    assert verdict.explanation.endswith(f"test_dubble (not in the report; nearest is {OLD_ID})")
+
+
+def test_ids_that_are_green_on_the_base_are_told_where_they_belong(play_in_sandbox: Play, tmp_path: Path) -> None:
+    played = with_acceptance(play_in_sandbox, tmp_path, fail_to_pass=(ADD_IDS[0], OLD_ID), pass_to_pass=())
+    verdict = ended(played, played.work(), "environment_failed")
+    assert verdict.explanation == (
+        f"not red on the base: {OLD_ID} passed without any change; what passes already belongs in pass_to_pass"
+    )
+
+
 def test_a_test_that_can_not_be_imported_on_the_base_is_red(play_in_sandbox: Play, tmp_path: Path) -> None:
     files = {
         "tests/test_hidden.py": "from calc.more import triple\n\n\ndef test_triple():\n    assert triple(1) == 3\n"
