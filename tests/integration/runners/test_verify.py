@@ -188,7 +188,8 @@ def test_an_id_that_no_test_has_is_told_with_the_nearest_one(play_in_sandbox: Pl
     played = with_acceptance(play_in_sandbox, tmp_path, fail_to_pass=(TYPO,))
     base = verdict_of(played.work())
     assert base.ok, "another test is red, so it could be one that cannot be collected"
-    assert base.explanation == f"red on the base: 1 test did not pass; {NEAR} could not be collected, which counts as red"
+    counted = f"{NEAR} could not be collected, which counts as red"
+    assert base.explanation == f"red on the base: 1 test did not pass; {counted}"
     head = ended(played, finished(played, FIX), "acceptance_failed")
     assert head.explanation == f"did not pass: {NEAR}"
 
