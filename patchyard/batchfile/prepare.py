@@ -22,6 +22,9 @@ from patchyard.batchfile.stated import StatedJob, check, merge
 from policy.network import NO_NETWORK, Ceiling
 
 
+_NOT_OURS = "repos is for instances of SWE-bench and SWE-agent alone"
+
+
 @dataclass
 class Prepared:
     """A batch ready for submission, remarks on its repositories, and the images that it needs. Close it when done."""
@@ -54,6 +57,7 @@ def prepare(batch: BatchFile, finder: Finder, ceiling: Ceiling = NO_NETWORK) -> 
         if not problems and not spool.jobs:
             where = batch.default_where(1) if isinstance(batch.jobs, list) else f"{batch.jobs}:1"
             problems.add(BadInput("there are no jobs", where=where, remedy="write at least one"))
+        preparation.check_repos()
         problems.raise_any()
     except BaseException:
         spool.__exit__(None, None, None)
@@ -68,10 +72,16 @@ class _Preparation:
         self._ceiling = ceiling
         self._batch, self._lookups, self._spool, self._problems = batch, lookups, spool, problems
         self._ids: dict[str, str] = {}
+        self._foreign = False
 
     def take(self, entry: Entry) -> None:
         """Checks one job and spools it if nothing is wrong with it."""
         self._note_id(entry)
+        self._foreign |= entry.foreign
+        if not entry.foreign and "repos" in entry.stated:
+            where = entry.where(line_of(entry.stated, ("repos",), entry.stated.line)[0])
+            self._problems.add(BadInput(_NOT_OURS, where=where, remedy="say with repo where this job's code is"))
+            return
         merged = merge(self._batch.defaults, entry.stated)
         how = merged.get("acceptance")
         if entry.foreign and isinstance(how, dict) and "fail_to_pass" not in how:
@@ -87,6 +97,13 @@ class _Preparation:
         spec = Resolution(self._batch, entry, job, self._lookups, self._problems, self._ceiling).spec()
         if spec is not None:
             self._spool.add(spec)
+
+    def check_repos(self) -> None:
+        """Where the repositories of instances are is of no use to a batch that has none."""
+        defaults = self._batch.defaults
+        if "repos" in defaults and not self._foreign and not self._problems:
+            where = self._batch.default_where(line_of(defaults, ("repos",), defaults.line)[0])
+            self._problems.add(BadInput(f"{_NOT_OURS}, and no job here is one", where=where, remedy="remove it"))
 
     def _note_id(self, entry: Entry) -> None:
         job_id = entry.stated.get("id")

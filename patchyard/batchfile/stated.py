@@ -121,7 +121,7 @@ def _in_words(model: type[BaseModel], complaint: Any, under: str) -> tuple[str, 
     if kind == "missing":
         return f"{field} is missing", "add it to the job or to the defaults"
     if kind == "extra_forbidden":
-        return f"unknown field {field}", _unknown(model, path)
+        return f"unknown field {field}", _unknown(model, path, in_defaults=bool(under))
     if kind == "string_type":
         remedy = "put it in quotes" if isinstance(given, (int, float)) else "write text"
         return f"{field} must be text, not {_shape(given)}", remedy
@@ -150,13 +150,16 @@ def _in_words(model: type[BaseModel], complaint: Any, under: str) -> tuple[str, 
     return f"{field} is {_shape(given)}", f"it must be {wanted}" if wanted else complaint["msg"].lower()
 
 
-def _unknown(model: type[BaseModel], path: Sequence[str | int]) -> str:
+def _unknown(model: type[BaseModel], path: Sequence[str | int], *, in_defaults: bool) -> str:
     name = str(path[-1])
     if model is StatedBatch and name in StatedJob.model_fields:
         return "that is a field of jobs: put it under defaults"
     if model is StatedJob and len(path) == 1 and name in StatedBatch.model_fields:
         return "that is a field of the batch: put it at the top of the file"
-    return nearest(name, _fields_at(model, path[:-1]))
+    known = _fields_at(model, path[:-1])
+    if model is StatedJob and len(path) == 1 and not in_defaults:
+        known.remove("repos")  # a job of ours has a repository of its own
+    return nearest(name, known)
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:

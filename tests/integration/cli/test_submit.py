@@ -306,6 +306,19 @@ BAD = {
         HEAD + ONE + "    priority: 101\n",
         "batch.yaml:10: priority is '101'; it must be at most 100",
     ),
+    "repos of a job of ours": (
+        HEAD + "jobs:\n  - id: one\n    repos: x/{repo}\n    issue: x\n",
+        "batch.yaml:8: repos is for instances of SWE-bench and SWE-agent alone; say with repo where this job's code is",
+    ),
+    "repos beside repo": (HEAD + ONE + "    repos: x/{repo}\n", "batch.yaml:10: repos is for instances of SWE-bench and"),
+    "repos of nobody": (
+        HEAD + "  repos: x/{repo}\n" + ONE,
+        "batch.yaml:6: repos is for instances of SWE-bench and SWE-agent alone, and no job here is one; remove it",
+    ),
+    "repos as the nearest name": (
+        HEAD + ONE + "    repoes: x\n",
+        "batch.yaml:10: unknown field repoes; did you mean 'repo'?",
+    ),
     "no jobs": (HEAD + "jobs: []\n", "batch.yaml:6: there are no jobs; list at least one job under jobs"),
     "a NUL character": (HEAD + ONE.replace("issue: x", 'issue: "a\\0b"'), "batch.yaml:7: a text of the job has a NUL"),
     "not YAML": (HEAD + "jobs: [\n", "batch.yaml:6: not well-formed YAML"),
