@@ -21,7 +21,6 @@ from patchyard.batchfile.spool import Spool
 from patchyard.batchfile.stated import StatedJob, check, merge
 from policy.network import NO_NETWORK, Ceiling
 
-
 _NOT_OURS = "repos is for instances of SWE-bench and SWE-agent alone"
 
 

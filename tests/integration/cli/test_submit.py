@@ -310,7 +310,7 @@ BAD = {
         HEAD + "jobs:\n  - id: one\n    repos: x/{repo}\n    issue: x\n",
         "batch.yaml:8: repos is for instances of SWE-bench and SWE-agent alone; say with repo where this job's code is",
     ),
-    "repos beside repo": (HEAD + ONE + "    repos: x/{repo}\n", "batch.yaml:10: repos is for instances of SWE-bench and"),
+    "repos beside repo": (HEAD + ONE + "    repos: x/{repo}\n", "batch.yaml:10: repos is for instances of SWE"),
     "repos of nobody": (
         HEAD + "  repos: x/{repo}\n" + ONE,
         "batch.yaml:6: repos is for instances of SWE-bench and SWE-agent alone, and no job here is one; remove it",
