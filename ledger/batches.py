@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledger.connect import Connection, Database, amounts_literal, run
+from ledger.differences import change_words
 from ledger.errors import BadInput
 from ledger.objects import object_row
 from ledger.records.base import sha256_hex
@@ -125,14 +126,7 @@ def _difference(row: dict[str, Any]) -> str:
         return f"job {row['key']} added"
     if new is None:
         return f"job {row['key']} removed"
-    fields = [field for field in sorted(old.keys() | new.keys()) if old.get(field) != new.get(field)]
-    shown = [f"{field} {_short(old.get(field))} → {_short(new.get(field))}" for field in fields]
-    return f"job {row['key']} changed: {', '.join(shown)}"
-
-
-def _short(value: Any, limit: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return f"job {row['key']} changed: {change_words(old, new)}"
 
 
 def _staged_row(job: JobSpec) -> tuple[Any, ...]:

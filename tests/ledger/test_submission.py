@@ -49,7 +49,7 @@ def test_changed_jobs_under_the_same_name_are_refused_with_the_difference(databa
     changed = [jobs(1)[0], job_spec("job-1", issue="another"), job_spec("job-9")]
     with pytest.raises(BadInput) as refused:
         submit_batch(database, BATCH, changed)
-    assert "job job-1 changed: issue 'it is broken' → 'another'" in refused.value.message
+    assert 'job job-1 changed: issue "it is broken" → "another"' in refused.value.message
     assert "job job-2 removed; job job-9 added" in refused.value.message
     assert "\n" not in refused.value.message
     with pytest.raises(BadInput, match=r"weight 1\.0 → 2\.0"):

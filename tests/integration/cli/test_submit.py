@@ -55,9 +55,11 @@ def test_changed_jobs_under_the_same_name_are_refused_with_what_changed(ledger, 
     refused = patchyard("submit", "batch.yaml")
     assert refused.status == 2
     assert "batch fixes was submitted before and differs: job one changed: issue" in refused.err
-    assert "divide" in refused.err
+    assert 'It adds where it should divide."' in refused.err
     assert len(refused.err.splitlines()) == 1
     assert rows(ledger) == before
+    (place / "batch.yaml").write_text(BATCH + "    budget: {steps: 20}\n")
+    assert "job one changed: budget.steps 40 → 20; submit the changed" in patchyard("submit", "batch.yaml").err
     other = patchyard("submit", "batch.yaml", "--name", "fixes-2")
     assert (other.status, other.out) == (0, "batch fixes-2 submitted: id 3, 1 job\n".replace("3", str(_id(ledger))))
 
