@@ -20,6 +20,7 @@ from patchyard.batchfile.stated import StatedBatch, StatedJob, check
 from patchyard.batchfile.toml_text import parse_toml
 from patchyard.batchfile.yaml_text import parse_yaml
 from patchyard.printable import printable
+from runners.workspace.location import redacted
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -121,7 +122,7 @@ def read_batch(path: Path, *, name: str | None = None, sets: Sequence[str] = ())
         raise BadInput(what, where=f"{shown}:1", remedy="write name, defaults and jobs")
     for index, text in enumerate(sets):
         _apply_set(top, text, -1 - index)
-    said = tuple(f"--set {printable(text)}" for text in sets)
+    said = tuple(f"--set {redacted(printable(text))}" for text in sets)
     if name is not None:
         said = (*said, f"--name {printable(name)}")
         top["name"], top.lines["name"] = name, -len(said)
@@ -240,7 +241,7 @@ def _json_lines(path: Path, shown: str, problems: Problems) -> Iterator[tuple[An
 def _apply_set(top: LinedDict, text: str, line: int) -> None:
     """Puts one `key=value` into the document, copying what it changes: anchors share mappings."""
     key, equals, value_text = text.partition("=")
-    where, parts = f"--set {printable(text)}", key.split(".")
+    where, parts = f"--set {redacted(printable(text))}", key.split(".")
     if not equals or not all(parts):
         raise BadInput("it is not key=value", where=where, remedy="write it as defaults.budget.steps=10")
     if parts[0] not in _SETTABLE:

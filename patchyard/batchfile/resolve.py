@@ -9,6 +9,7 @@ from pathlib import Path
 from ledger.errors import BadInput
 from ledger.records.job import Acceptance, JobSpec, Network, Tests
 from ledger.records.publish import Publish
+from patchyard.batchfile.credentials import published_credential, source_credential
 from patchyard.batchfile.instances import fill
 from patchyard.batchfile.located import line_of
 from patchyard.batchfile.lookups import Found, FoundBase, Lookups, WrongReplay
@@ -125,12 +126,18 @@ class Resolution:
             self._report(_words(problem), loc, problem.remedy)
         return None
 
+    def _refused(self, loc: Sequence[str | int], problem: BadInput | None) -> bool:
+        """Whether there is a mistake; it is reported at `loc`."""
+        if problem is not None:
+            self._report(_words(problem), loc, problem.remedy)
+        return problem is not None
+
     def _filled(self, text: str, field: str, loc: Sequence[str | int]) -> str | None:
         return self._look_up(loc, lambda: fill(text, self._names, field, ""))
 
     def _base(self) -> FoundBase | None:
         repo = self._filled(self._job.repo, "repo", ("repo",))
-        if repo is None:
+        if repo is None or self._refused(("repo",), source_credential(repo, "repo")):
             return None
         try:
             return self._lookups.base(repo, self._job.base)
@@ -143,6 +150,9 @@ class Resolution:
     def _publish(self, base: FoundBase) -> Publish | None:
         """Where the patch goes, complete; a remote that is a relative path starts at the batch file."""
         stated = self._job.publish
+        for field, address in (("remote", stated.remote), ("api", stated.api)):
+            if self._refused(("publish", field), published_credential(address, f"publish.{field}")):
+                return None
         if stated.remote is not None and ":" not in stated.remote.partition("/")[0]:
             stated = stated.model_copy(update={"remote": str(self._batch.folder / stated.remote)})
         batch, job = self._batch.spec.name, self._job.id

@@ -184,6 +184,17 @@ def test_no_password_is_asked_and_none_is_shown(mirrors: Mirrors, bare: Path, ho
         assert "\n" not in message
 
 
+def test_a_password_is_taken_from_the_users_netrc(
+    mirrors: Mirrors, bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login u password s3cr3t\n")
+    with served(git_backend(bare.parent, password="Basic dTpzM2NyM3Q=")) as url:
+        source = parse_source(f"{url}/repo.git", bare)
+        assert mirrors.resolve(source).base.commit == commit_of(bare)
+    assert "s3cr3t" not in source.location
+
+
 def test_a_server_that_does_not_answer_is_bad_input_for_a_user_and_temporary_for_a_worker(mirrors: Mirrors) -> None:
     source = SourceRef(kind="git", location="http://127.0.0.1:9/repo.git")
     with pytest.raises(BadInput, match=r"cannot be read: .*; check the address"):
