@@ -110,6 +110,29 @@ def images_in(address: str, digests: Iterable[str]) -> set[str]:
         engine.close()
 
 
+def require_images(settings: Settings, images: Iterable[FoundImage]) -> None:
+    """Raises BadInput for an image that was not built here and that no engine has that a stack would use.
+
+    An engine of our own that does not run cannot be asked: nothing is said then of what it may have.
+    """
+    wanted = [image for image in images if layout_of(settings, image.digest) is None]
+    if not wanted:
+        return
+    address = engine_at_hand(settings)
+    if address is None and (settings.home / "engine").is_dir():
+        return
+    there = images_in(address, (image.digest for image in wanted)) if address else set()
+    for image in wanted:
+        if image.digest not in there:
+            raise _nowhere(image)
+
+
+def _nowhere(image: FoundImage) -> BadInput:
+    what = f"the image {image.name} ({image.digest[:19]}…) is not in the engine and was not built here"
+    remedy = f"build it with `patchyard images build {image.name}`"
+    return BadInput(what, remedy=remedy if image.name in names() else "load it into the engine")
+
+
 def bring_images(settings: Settings, address: str, images: Iterable[FoundImage], say: Say) -> None:
     """Loads what the engine lacks and was built here. Raises BadInput for what was not, EngineUnavailable."""
     engine = connect(address, ImagesOnly())
@@ -119,9 +142,7 @@ def bring_images(settings: Settings, address: str, images: Iterable[FoundImage],
                 continue
             with layouts_of(settings).in_use(image.digest) as layout:
                 if layout is None:
-                    what = f"the image {image.name} ({image.digest[:19]}…) is not in the engine and was not built here"
-                    remedy = f"build it with `patchyard images build {image.name}`"
-                    raise BadInput(what, remedy=remedy if image.name in names() else "load it into the engine")
+                    raise _nowhere(image)
                 require_room(engine.folders(), floor_of(settings))
                 say(f"loading the image {image.name}")
                 engine.load_image(layout)

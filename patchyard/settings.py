@@ -37,6 +37,12 @@ from policy.network import Ceiling
 PREFIX = "PATCHYARD_"
 FILE = "patchyard.toml"
 DOCKER_HOST = "DOCKER_HOST"  # the engine's own variable, taken where none of ours says otherwise
+# Variables that are no settings: of faults and their traces, of the supervisor's own, of tests and measurements, and
+# what a cluster tells its pods of services that are called patchyard.
+_ANOTHERS = re.compile(
+    r"(DEBUG|CRASH|CRASH_POINTS|STACK|SERVICE|READY_FILE|IMAGES_CACHE|(TEST|BENCH|CHAOS)_\w+"
+    r"|(\w+_)?SERVICE_(HOST|PORT\w*)|(\w+_)?PORT(_\d+_\w+)?)$"
+)
 _DATABASE_SCHEMES = ("postgresql", "postgres")
 _BROKER_SCHEMES = ("redis", "rediss", "unix")
 
@@ -183,6 +189,18 @@ def load_settings(**overrides: Any) -> Settings:
         raise BadInput(f"cannot be read: {error}", where=FILE, remedy="mend the file or remove it") from None
     except ValidationError as error:
         raise _one_line(error, set(overrides)) from None
+
+
+def unknown_variables() -> dict[str, str]:
+    """The variables of the environment that look like settings and are none, each with what to do about it."""
+    known = [name.upper() for name in Settings.model_fields]
+    unknown = {}
+    for variable in sorted(os.environ):
+        prefix, name = variable[: len(PREFIX)].upper(), variable[len(PREFIX) :].upper()
+        if prefix == PREFIX and os.environ[variable] and name not in known and not _ANOTHERS.match(name):
+            near = difflib.get_close_matches(name, known, n=1)
+            unknown[variable] = f"did you mean {PREFIX}{near[0]}?" if near else "`patchyard doctor` lists the settings"
+    return unknown
 
 
 def show_settings(settings: Settings) -> list[SettingShown]:

@@ -18,6 +18,7 @@ import typer.main
 
 from ledger.errors import PatchyardError
 from patchyard.cli.console import ExitStatus, report, say
+from patchyard.printable import printable
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
@@ -129,6 +130,10 @@ def _patchyard(
 
     The main job in one command: [bold]patchyard run batch.yaml --out out[/bold]
     """
+    from patchyard.settings import unknown_variables
+
+    for variable, remedy in unknown_variables().items():
+        say(f"patchyard: {printable(variable)} is no setting and does nothing; {remedy}")
 
 
 def run(arguments: list[str]) -> int:

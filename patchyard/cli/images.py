@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from images.lock import LockedImage
-from images.recipe import names
+from images.recipe import names, shipped_recipe
 from ledger.errors import LedgerUnavailable, Unfit
 from ledger.stored import live_images
 from patchyard.backends import ImagesOnly, connect, has_engine
@@ -44,6 +45,7 @@ def build_command(wanted: Names = None) -> None:
     Example: patchyard images build sandbox-python
     """
     settings = load_settings()
+    _require_recipes(wanted or ())
     for name in wanted or names():
         say(f"building {printable(name)} from this distribution's packages")
         entry = build_image(settings, name)
@@ -62,6 +64,7 @@ def lock_command(
     """
     settings = load_settings()
     target = file or settings.images_lock
+    _require_recipes(wanted or ())
     for name in wanted or names():
         entry = build_image(settings, name, target)
         print(f"{name} {entry.digest}")
@@ -152,6 +155,12 @@ def prune_command(
         if backend is not None:
             backend.close()
     show_evicted(done, most_gb, as_json)
+
+
+def _require_recipes(wanted: Iterable[str]) -> None:
+    """Raises BadInput for an image that there is no recipe of, before any other is built."""
+    for name in wanted:
+        shipped_recipe(name)
 
 
 def _live_images(settings: Settings) -> set[str] | None:

@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +30,7 @@ from patchyard.cli.units import (
 from patchyard.printable import printable
 from patchyard.results import json_lines, junit, not_predictable, patch_of, prediction, public_row, result_rows
 
+_WRITABLE = "give a folder that can be written"
 _COUNTS = ("passed", "failed", "skipped")
 _FILES = {"jsonl": "results.jsonl", "predictions": "predictions.jsonl", "junit": "junit.xml", "table": "results.jsonl"}
 
@@ -59,6 +61,8 @@ def command(
     if as_json and form not in (ResultFormat.TABLE, ResultFormat.JSONL):
         raise BadInput(f"is the same as --format jsonl, not {form.value}", where="--json", remedy="give one of the two")
     chosen = ResultFormat.JSONL if as_json else form
+    if out is not None:
+        require_writable(out, chosen)
     with opened_ledger() as db:
         found = batch_named(db, batch)
         if out is not None:
@@ -67,6 +71,30 @@ def command(
             print_results(db, found, chosen)
         completed = batch_progress(db, found.id).states.get("completed", 0)
     leave(ExitStatus.DONE if completed == found.jobs else ExitStatus.NOT_ALL_DONE)
+
+
+def require_writable(folder: Path, form: ResultFormat) -> None:
+    """Raises BadInput if results could not be written into `folder`. What is made to find out is gone afterwards."""
+    for path in (*reversed(folder.parents), folder, folder / "patches"):
+        if path.exists() and not path.is_dir():
+            raise BadInput("is no folder", where=f"--out {path}", remedy=_WRITABLE)
+    if (folder / _FILES[form]).is_dir():
+        raise BadInput("is a folder", where=f"--out {folder / _FILES[form]}", remedy=_WRITABLE)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise _unwritable(error, folder) from None
+    finally:
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
+
+
+def _unwritable(error: OSError, folder: Path) -> BadInput:
+    reason = (error.strerror or "cannot be written").lower()
+    return BadInput(reason, where=f"--out {error.filename or folder}", remedy=_WRITABLE)
 
 
 def print_results(db: Database, batch: BatchRow, form: ResultFormat) -> None:
@@ -95,10 +123,7 @@ def write_results(db: Database, batch: BatchRow, folder: Path, form: ResultForma
             else:
                 _write(file, [patch])
     except OSError as error:
-        reason = (error.strerror or "cannot be written").lower()
-        raise BadInput(
-            reason, where=str(error.filename or folder), remedy="give a folder that can be written"
-        ) from None
+        raise _unwritable(error, folder) from None
     say(f"wrote {folder / _FILES[form]} and {folder / 'patches'}")
 
 

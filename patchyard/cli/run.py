@@ -12,10 +12,10 @@ from patchyard.backends import require_backend
 from patchyard.batchfile import read_batch
 from patchyard.cli.console import ExitStatus, leave, say
 from patchyard.cli.opened import batch_named
-from patchyard.cli.results import ResultFormat, print_results, write_results
+from patchyard.cli.results import ResultFormat, print_results, require_writable, write_results
 from patchyard.cli.submit import File, Name, Sets, each_mistake_on_its_line, show_submitted
 from patchyard.cli.watch import watch_batch
-from patchyard.image_shelf import bring_images, build_missing
+from patchyard.image_shelf import bring_images, build_missing, require_images
 from patchyard.local.stack import ensure_up, stop
 from patchyard.room import require_local_room
 from patchyard.settings import Settings, load_settings
@@ -44,6 +44,8 @@ def command(
 
     Example: patchyard run batch.yaml --out results
     """
+    if out is not None:
+        require_writable(out, ResultFormat.JSONL)
     settings = load_settings()
     require_backend(settings)
     require_local_room(settings)
@@ -51,6 +53,7 @@ def command(
         with each_mistake_on_its_line():
             build_missing(settings, read_batch(file, name=name, sets=sets or ()).image_names(), say)
     with each_mistake_on_its_line(), prepare_file(settings, file, name=name, sets=sets or ()) as prepared:
+        require_images(settings, prepared.images)
         running = ensure_up(settings, say=say)
         try:
             if running.engine is not None:

@@ -171,11 +171,28 @@ def test_results_as_files(mixed, patchyard, place):
     assert json.loads((place / "out/results.jsonl").read_text().splitlines()[0])["job"] == "a-good"
     assert (place / "out/patches/a-good.patch").read_bytes() == PATCH
     assert [file.name for file in (place / "out/patches").iterdir()] == ["a-good.patch"]
+
+
+@pytest.mark.parametrize("command", ["results", "run"])
+@pytest.mark.parametrize(
+    ("out", "what"),
+    [
+        ("file", "file: is no folder; give a folder that can be written"),
+        ("file/below", "file: is no folder; give a folder that can be written"),
+        ("taken", "taken/patches: is no folder; give a folder that can be written"),
+        ("odd", "odd/results.jsonl: is a folder; give a folder that can be written"),
+        ("/proc/out", "/proc/out: no such file or directory; give a folder that can be written"),
+    ],
+)
+def test_where_no_results_can_be_written_is_told_first(patchyard, place, monkeypatch, command, out, what):
+    monkeypatch.setenv("PATCHYARD_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
     (place / "file").write_text("")
-    refused = patchyard("results", "mixed", "--out", "file")
-    assert refused.status == 2
-    assert "file" in refused.err
-    assert len(refused.err.splitlines()) == 1
+    (place / "taken").mkdir()
+    (place / "taken" / "patches").write_text("")
+    (place / "odd" / "results.jsonl").mkdir(parents=True)
+    refused = patchyard(command, "batch.yaml", "--out", out)
+    assert (refused.status, refused.out, refused.err) == (2, "", f"patchyard: --out {what}\n")
+    assert not (place / "home").exists()
 
 
 def test_a_patch_that_is_no_text_is_carried_in_base64(ledger, patchyard):

@@ -110,9 +110,17 @@ def test_mistakes_are_told_before_anything_is_started(ready):
 
 def test_an_image_that_is_nowhere_is_one_line(ready, capfd):
     (ready / "batch.yaml").write_text(BATCH.replace("image: sandbox-python", f"image: other@sha256:{'e' * 64}"))
-    try:
-        assert run(["run", "batch.yaml", "--down"]) == 2
-    finally:
-        assert run(["down"]) == 0
-    said = capfd.readouterr().err
-    assert f"the image other (sha256:{'e' * 12}…) is not in the engine and was not built here" in said
+    assert run(["run", "batch.yaml"]) == 2
+    assert capfd.readouterr().err == (
+        f"patchyard: the image other (sha256:{'e' * 12}…) is not in the engine and was not built here; "
+        "load it into the engine\n"
+    )
+    assert stack_processes(ready / "home") == []
+
+
+def test_an_image_that_only_the_engine_has_is_taken(ready, sandbox_image):
+    for link in (ready / "home" / "images").iterdir():
+        link.unlink()
+    done = call("run", "batch.yaml", "--down")
+    assert "fixes: 2/2 ended (1 completed, 1 failed)" in done.stdout, done.stderr
+    assert stack_processes(ready / "home") == []

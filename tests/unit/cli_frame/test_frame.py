@@ -72,6 +72,26 @@ def test_bad_input_is_one_line_and_status_2_with_its_traceback_on_demand(tmp_pat
     assert debugged.returncode == 2
 
 
+def test_a_variable_that_nobody_reads_is_a_warning(tmp_path: Path) -> None:
+    done = patchyard("ps", cwd=tmp_path, PATCHYARD_SANDBOX_SLOT="4", PATCHYARD_ODD="s3cret")
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[:2] == [
+        "patchyard: PATCHYARD_ODD is no setting and does nothing; `patchyard doctor` lists the settings",
+        "patchyard: PATCHYARD_SANDBOX_SLOT is no setting and does nothing; did you mean PATCHYARD_SANDBOX_SLOTS?",
+    ]
+    assert "s3cret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["build", "sandbox-python", "nosuch"], ["lock", "nosuch", "--file", "lock.toml"]]
+)
+def test_an_image_without_a_recipe_is_one_line_before_anything_is_built(arguments: list[str], tmp_path: Path) -> None:
+    done = patchyard("images", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "patchyard: nosuch: no such recipe; known recipes: sandbox-python\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_unfit_machine_is_one_line_and_status_3(tmp_path: Path) -> None:
     done = patchyard("up", cwd=tmp_path, PATCHYARD_BROKER_URL="redis://:s3cret@127.0.0.1:1/0")
     assert done.returncode == 3

@@ -9,7 +9,7 @@ import pytest
 from ledger.errors import BadInput
 from patchyard.local.home import Home
 from patchyard.local.services import services
-from patchyard.settings import Settings, load_settings, masked_url, show_settings
+from patchyard.settings import Settings, load_settings, masked_url, show_settings, unknown_variables
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +28,19 @@ def line_of(excinfo: pytest.ExceptionInfo[BadInput]) -> str:
     message = excinfo.value.message
     assert "\n" not in message
     return message
+
+
+def test_a_variable_that_is_no_setting_is_known_by_its_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SANDBOX_SLOT", "Lease_Secnds", "NONSENSE"):
+        monkeypatch.setenv(f"PATCHYARD_{name}", "1")
+    for name in ("LEASE_SECONDS", "debug", "CRASH", "TEST_MATRIX", "API_SERVICE_HOST", "PORT", "PORT_5432_TCP_ADDR"):
+        monkeypatch.setenv(f"PATCHYARD_{name}", "1")
+    monkeypatch.setenv("PATCHYARD_EMPTY", "")
+    assert unknown_variables() == {
+        "PATCHYARD_Lease_Secnds": "did you mean PATCHYARD_LEASE_SECONDS?",
+        "PATCHYARD_NONSENSE": "`patchyard doctor` lists the settings",
+        "PATCHYARD_SANDBOX_SLOT": "did you mean PATCHYARD_SANDBOX_SLOTS?",
+    }
 
 
 def test_the_environment_wins_over_the_file_and_the_file_over_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
