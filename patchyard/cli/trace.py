@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ledger.errors import BadInput
 from ledger.events import EventRow, read_events
 from patchyard.cli.console import print_json, print_rows
 from patchyard.cli.opened import job_named, opened_ledger
@@ -35,8 +36,10 @@ def command(
 
     Example: patchyard trace linkcheck-fixes/linkcheck-1 --format atif > trajectory.json
     """
+    if as_json and form is TraceFormat.ATIF:
+        raise BadInput(f"is the same as --format jsonl, not {form.value}", where="--json", remedy="give one of the two")
     with opened_ledger() as db:
-        if form is TraceFormat.ATIF and not as_json:
+        if form is TraceFormat.ATIF:
             found = read_job(db, job)
             print_json(trajectory(found.row, found.agents, found.steps))
             return

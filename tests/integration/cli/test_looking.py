@@ -162,6 +162,9 @@ def test_two_forms_at_once_are_one_too_many(mixed, patchyard):
     refused = patchyard("results", "mixed", "--json", "--format", "junit")
     assert (refused.status, refused.out, refused.err.count("\n")) == (2, "", 1)
     assert refused.err.startswith("patchyard: --json: is the same as --format jsonl, not junit; give one")
+    refused = patchyard("trace", "mixed/a-good", "--json", "--format", "atif")
+    assert (refused.status, refused.out) == (2, "")
+    assert refused.err == "patchyard: --json: is the same as --format jsonl, not atif; give one of the two\n"
 
 
 def test_results_as_files(mixed, patchyard, place):
