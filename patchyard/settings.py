@@ -269,7 +269,7 @@ def _variable_set(name: str) -> str | None:
 
 def _file_keys() -> set[str]:
     path = Path(FILE)
-    return set(tomllib.loads(path.read_text())) if path.is_file() else set()
+    return set(tomllib.loads(path.read_text(encoding="utf-8"))) if path.is_file() else set()
 
 
 def _one_line(error: ValidationError, overridden: set[str]) -> BadInput:

@@ -7,6 +7,7 @@ that came out different are packed. Nothing is checked out and the mirror is not
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def patched_files(mirror: Path, tree: str, patch: str) -> bytes:
         folder = Path(name)
         store = Store.create(folder / "git")
         (store.path / "objects" / "info").mkdir(exist_ok=True)
-        (store.path / "objects" / "info" / "alternates").write_text(f"{mirror.absolute() / 'objects'}\n")
+        (store.path / "objects" / "info" / "alternates").write_bytes(os.fsencode(mirror.absolute() / "objects") + b"\n")
         patched = _apply(Git(folder, timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BYTES), store.path, tree, patch)
         return _packed(Store(store.path), tree, patched)
 

@@ -17,7 +17,7 @@ import typer.core
 import typer.main
 
 from ledger.errors import PatchyardError
-from patchyard.cli.console import ExitStatus, report, say
+from patchyard.cli.console import ExitStatus, report, say, show_what_can_be_shown
 from patchyard.printable import printable
 
 if TYPE_CHECKING:
@@ -163,4 +163,5 @@ def _usage(error: typer.TyperException) -> int:
 
 def main() -> None:
     """The console script."""
+    show_what_can_be_shown()
     sys.exit(run(sys.argv[1:]))

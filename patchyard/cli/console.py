@@ -6,6 +6,8 @@ follows from the error's class, in one place.
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import os
 import sys
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+_IN_ASCII = {"…": "...", "→": "->"}
 _GAP = 2
 _READABLE = 36
 """So many characters of a column that may be wrapped are read well."""
@@ -50,7 +53,29 @@ def say(line: str) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    write_data(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def write_data(text: str) -> None:
+    """Text for machines on stdout: in UTF-8, whatever a terminal may know."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
+    sys.stdout.buffer.flush()
+
+
+def show_what_can_be_shown() -> None:
+    """From now on stdout and stderr replace what their encoding has not, where they would raise an error."""
+    codecs.register_error("patchyard", _replaced)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="patchyard")
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(_IN_ASCII.get(char) or ascii(char)[1:-1] for char in lost), error.end
 
 
 def table(*columns: str, rows: Iterable[Iterable[str]] = (), flexible: Collection[str] | None = None) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -16,7 +15,7 @@ import typer
 from ledger.connect import Database
 from ledger.errors import BadInput
 from ledger.reads import BatchRow, ResultRow, batch_progress
-from patchyard.cli.console import ExitStatus, leave, print_line, print_rows, say
+from patchyard.cli.console import ExitStatus, leave, print_line, print_rows, say, write_data
 from patchyard.cli.opened import batch_named, opened_ledger
 from patchyard.cli.units import (
     finished_of,
@@ -103,8 +102,7 @@ def print_results(db: Database, batch: BatchRow, form: ResultFormat) -> None:
         _print_results_table(db, batch)
         return
     for text in _texts(db, batch, form):
-        sys.stdout.write(text)
-    sys.stdout.flush()
+        write_data(text)
 
 
 def write_results(db: Database, batch: BatchRow, folder: Path, form: ResultFormat) -> None:

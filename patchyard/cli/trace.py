@@ -10,7 +10,7 @@ import typer
 
 from ledger.errors import BadInput
 from ledger.events import EventRow, read_events
-from patchyard.cli.console import print_json, print_rows
+from patchyard.cli.console import print_json, print_rows, write_data
 from patchyard.cli.opened import job_named, opened_ledger
 from patchyard.cli.show import read_job
 from patchyard.cli.story import event_words
@@ -46,7 +46,7 @@ def command(
         events = read_events(db, job_named(db, job).id)
         if form is TraceFormat.JSONL or as_json:
             for event in events:
-                print(json.dumps(event_row(event), ensure_ascii=False))
+                write_data(json.dumps(event_row(event), ensure_ascii=False) + "\n")
             return
         columns = ("seq", "time", "event", "agent", "step", "what")
         print_rows(*columns, rows=map(_cells, events), flexible=("what",), spare=("agent", "step"))

@@ -19,7 +19,7 @@ import typer
 from ledger.connect import Database
 from ledger.errors import LedgerUnavailable
 from ledger.reads import BatchRow, Progress, batch_progress
-from patchyard.cli.console import ExitStatus, leave, say
+from patchyard.cli.console import ExitStatus, leave, say, write_data
 from patchyard.cli.opened import batch_named, opened_ledger
 from patchyard.cli.units import (
     STATE_ORDER,
@@ -161,7 +161,7 @@ def _display(batch: str, as_json: bool) -> Iterator[Show]:
 def _show_json(progress: Progress, pace: Pace) -> None:
     import json
 
-    print(json.dumps(progress_row(progress, pace), ensure_ascii=False), flush=True)
+    write_data(json.dumps(progress_row(progress, pace), ensure_ascii=False) + "\n")
 
 
 def progress_row(progress: Progress, pace: Pace) -> dict[str, Any]:
