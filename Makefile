@@ -52,6 +52,6 @@ lock: ## Locks the dependencies anew, by hash and without addresses (needs uv)
 	    --generate-hashes --no-emit-index-url --no-header --no-annotate \
 	    -o requirements$${extra:+-dev}.txt; done
 
-clean: ## Removes the environment and the local stack's state
-	@test ! -x $(VENV)/bin/patchyard || $(VENV)/bin/patchyard down
+clean: ## Removes the environment and all that the stack in .patchyard has kept
+	@test ! -x $(VENV)/bin/patchyard || PATCHYARD_HOME=.patchyard $(VENV)/bin/patchyard down --delete-data
 	@rm -rf $(VENV) .patchyard out build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -118,4 +118,5 @@ def _elsewhere(home: Home, fresh: bool) -> Path:
         shutil.rmtree(folder)
     folder.mkdir(mode=0o711, exist_ok=True)
     folder.chmod(0o711)
+    (folder / "home").write_bytes(os.fsencode(home.path) + b"\n")  # whose it is, should that be removed by hand
     return folder
