@@ -9,6 +9,7 @@ from images.lock import home_lock, read_locks
 from ledger.errors import BadInput
 from patchyard.batchfile.hidden_tests import patched_files
 from patchyard.batchfile.lookups import FoundBase, FoundImage
+from patchyard.batchfile.uncommitted import uncommitted
 from policy.images import PinnedImage, pin_image
 from runners.disk import NO_FLOOR, Floor
 from runners.workspace.mirrors import SourceLimits
@@ -38,7 +39,8 @@ class MachineFinder:
     def base(self, repo: str, base: str, folder: Path) -> FoundBase:
         """The repository at the commit; relative paths start at `folder`."""
         found = self._mirrors.resolve(parse_source(repo, folder), base)
-        return FoundBase(found.source, found.base.commit, found.base.tree, found.base.remarks, found.pack)
+        remarks = (*found.base.remarks, *uncommitted(found.source, found.base.commit))
+        return FoundBase(found.source, found.base.commit, found.base.tree, remarks, found.pack)
 
     def image(self, name: str) -> FoundImage:
         """The image that the locks, or a digest, pin."""

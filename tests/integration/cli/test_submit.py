@@ -144,6 +144,41 @@ def test_a_job_may_do_without_the_network_of_the_defaults(ledger, patchyard, pla
     assert find_job(ledger, "fixes/one").spec.network is None
 
 
+def test_changes_that_are_not_committed_are_told_and_are_no_part_of_the_base(ledger, patchyard, place):
+    (place / "repo" / ".gitignore").write_text("*.pyc\n")
+    git(place / "repo", "add", ".gitignore")
+    git(place / "repo", "commit", "-qm", "ignore")
+    (place / "repo" / "cache.pyc").write_text("")
+    assert patchyard("submit", "batch.yaml", "--name", "clean").err == ""
+    (place / "repo" / "calc.py").write_text("def sub(a, b):\n    return a - b\n")
+    (place / "repo" / "new\x1b.py").write_text("")
+    jobs = BATCH + "  - {id: two, repo: repo, issue: x, model: 'replay:replays/one.jsonl'}\n"
+    (place / "batch.yaml").write_text(jobs)
+    done = patchyard("submit", "batch.yaml")
+    assert done.err == (
+        "note: repo: what is not committed is no part of the base: calc.py, new\\x1b.py; commit it, if it should be\n"
+    )
+    assert find_job(ledger, "fixes/one").spec.base_commit == git(place / "repo", "rev-parse", "HEAD")
+    older = BATCH + "    base: HEAD~1\n"
+    (place / "batch.yaml").write_text(older)
+    assert patchyard("submit", "batch.yaml", "--name", "older").err == "", "nobody could mean them"
+    (place / "batch.yaml").write_text(BATCH)
+    for number in range(9):
+        (place / "repo" / f"{number}.py").write_text("")
+    assert ": 0.py, 1.py, 2.py, 3.py, 4.py and 6 more;" in patchyard("submit", "batch.yaml", "--name", "many").err
+
+
+def test_a_repository_runs_nothing_when_its_changes_are_looked_for(patchyard, place):
+    mark = place / "mark"
+    repo = place / "repo"
+    (repo / ".gitattributes").write_text("*.py filter=evil\n")
+    for name, value in (("filter.evil.clean", f"touch {mark}; cat"), ("core.fsmonitor", f"touch {mark}; false")):
+        git(repo, "config", name, value)
+    (repo / "calc.py").write_text("def sub(a, b):\n    return b + a\n")
+    assert "note: repo: what is not committed" in patchyard("submit", "batch.yaml").err
+    assert not mark.exists()
+
+
 ONE = "jobs:\n  - id: one\n    repo: repo\n    issue: x\n"
 HEAD = BATCH.split("jobs:")[0]
 
