@@ -90,6 +90,7 @@ class _Preparation:
             merged,
             lambda loc: self._own_place(entry, loc),
             self._problems,
+            foreign=entry.foreign,
         )
         if job is None:
             return

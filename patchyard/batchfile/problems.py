@@ -35,6 +35,12 @@ class Problems:
         self._found: list[BadInput] = []
         self._seen: set[str] = set()
 
+    def add_once(self, what: str, problem: BadInput) -> None:
+        """Note a mistake that is the same for all jobs, at the first one that has it."""
+        if what not in self._seen:
+            self._seen.add(what)
+            self.add(problem)
+
     def add(self, problem: BadInput) -> None:
         """Note one mistake; one that reads the same as an earlier one is noted once."""
         found = problem.problems if isinstance(problem, BadBatch) else (problem,)

@@ -15,7 +15,7 @@ from patchyard.batchfile.located import line_of
 from patchyard.batchfile.lookups import Found, FoundBase, Lookups, WrongReplay
 from patchyard.batchfile.problems import Problems, quoted
 from patchyard.batchfile.read import BatchFile, Entry
-from patchyard.batchfile.stated import StatedAcceptance, StatedJob
+from patchyard.batchfile.stated import StatedAcceptance, StatedJob, for_all
 from policy.ceilings import limits_of
 from policy.network import Ceiling
 from policy.paths import check_glob
@@ -235,7 +235,11 @@ class Resolution:
         run |= stated.model_dump(include={"command", "report", "timeout_seconds"}, exclude_none=True)
         if "command" not in run:
             what = "acceptance.command is missing, and there are no tests to take it from"
-            self._report(what, ("acceptance",), "give acceptance.command")
+            if not self._entry.foreign:
+                self._report(what, ("acceptance",), "give acceptance.command")
+            else:
+                self._wrong, where = True, place(self._batch, self._entry, ("acceptance",))
+                self._problems.add_once(what, BadInput(what, where=where, remedy=for_all("tests")))
             return None
         both = sorted(set(stated.fail_to_pass) & set(stated.pass_to_pass))
         if both:

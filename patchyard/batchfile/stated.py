@@ -92,11 +92,18 @@ def merge(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(
-    model: type[Stated], value: object, where_of: WhereOf, problems: Problems, *, partial_under: str = ""
+    model: type[Stated],
+    value: object,
+    where_of: WhereOf,
+    problems: Problems,
+    *,
+    partial_under: str = "",
+    foreign: bool = False,
 ) -> Stated | None:
     """`value` as `model`, or None with its mistakes noted in `problems`.
 
-    With `partial_under` fields may be missing, and names are shown below that one.
+    With `partial_under` fields may be missing, and names are shown below that one. `foreign` says that it was made of
+    another project's instance, whose file nobody wants to edit: what such files never have is told once.
     """
     try:
         return model.model_validate(value)
@@ -105,10 +112,27 @@ def check(
             if partial_under and complaint["type"] == "missing":
                 continue
             where = where_of(complaint["loc"])
-            if where is not None:
-                what, remedy = _in_words(model, complaint, partial_under)
+            if where is None:
+                continue
+            what, remedy = _in_words(model, complaint, partial_under)
+            field = str(complaint["loc"][0]) if complaint["loc"] else ""
+            if foreign and complaint["type"] == "missing" and field in FOR_ALL:
+                problems.add_once(what, BadInput(what, where=where, remedy=for_all(field)))
+            else:
                 problems.add(BadInput(what, where=where, remedy=remedy))
         return None
+
+
+FOR_ALL = {
+    "image": "defaults.image=sandbox-python",
+    "model": "defaults.model=replay:replays/{id}.jsonl",
+    "tests": "'defaults.tests.command=[python3, -m, pytest, -q, --junitxml=/tmp/report.xml]'",
+}
+
+
+def for_all(field: str) -> str:
+    """The remedy for a field of FOR_ALL that no instance of a file has."""
+    return f"give it to all of them with --set {FOR_ALL[field]}"
 
 
 _PLAIN = {"int": "a whole number", "float": "a number", "bool": "true or false"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tarfile
 from io import BytesIO
 
@@ -178,3 +179,25 @@ def test_defaults_that_only_say_how_to_run_hidden_tests_serve_both_kinds(ledger,
     acceptance = find_job(ledger, "swe/acme__calc-1").spec.acceptance
     assert (acceptance.command, acceptance.timeout_seconds) == (("make", "hidden"), 7)
     assert find_job(ledger, "swe/plain").spec.acceptance is None
+
+
+def test_what_instances_lack_is_given_on_the_command_line_and_told_once(ledger, patchyard, place, instance):
+    text = json.dumps(instance) + "\n" + json.dumps(instance | {"instance_id": "acme__calc-2"}) + "\n"
+    (place / "instances.jsonl").write_text(text)
+    repos = ["--set", "defaults.repos=mirrors/{owner}__{name}"]
+    refused = patchyard("submit", "instances.jsonl", *repos)
+    assert refused.status == 2
+    assert refused.err.splitlines() == [
+        "patchyard: instances.jsonl:1: image is missing; give it to all of them with "
+        "--set defaults.image=sandbox-python",
+        "patchyard: instances.jsonl:1: model is missing; give it to all of them with "
+        "--set defaults.model=replay:replays/{id}.jsonl",
+    ]
+    given = [*repos, "--set", "defaults.image=sandbox-python", "--set", "defaults.model=replay:one.jsonl"]
+    refused = patchyard("submit", "instances.jsonl", *given)
+    command = "--set 'defaults.tests.command=[python3, -m, pytest, -q, --junitxml=/tmp/report.xml]'"
+    assert refused.err == (
+        "patchyard: instances.jsonl:1: acceptance.command is missing, and there are no tests to take it from; "
+        f"give it to all of them with {command}\n"
+    )
+    assert patchyard("submit", "instances.jsonl", *given, *shlex.split(command)).status == 0
