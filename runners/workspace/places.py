@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from runners.eviction import delete, drafted, mark_used, set_aside, size_bytes, sweep
 from runners.filelock import Busy, hold
-from runners.workspace.errors import ObjectUnreadable, StoreUnusable
+from runners.workspace.errors import ObjectUnreadable, RepoUnavailable, StoreUnusable
 from runners.workspace.lock import locked
 from runners.workspace.store import SUBMODULE, Store
 
@@ -56,9 +56,11 @@ class Places:
                 return store, commit
             usable = self._usable(place)
             if usable is not None:
-                brought = fill(usable.path)
-                if self._is_whole(place, usable, brought):
-                    return usable, brought
+                # What is damaged may be in git's way: a new one shows whether it was that, or the source.
+                with suppress(RepoUnavailable):
+                    brought = fill(usable.path)
+                    if self._is_whole(place, usable, brought):
+                        return usable, brought
             with self.draft() as draft:
                 Store.create(draft)
                 brought = fill(draft)

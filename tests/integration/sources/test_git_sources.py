@@ -16,6 +16,8 @@ from ledger.errors import BadInput, Temporary
 from ledger.records.source import SourceRef
 from runners.workspace import mirrors as mirrors_module
 from runners.workspace.errors import CommitMissing, ObjectUnreadable, RepositoryMissing, RepoUnavailable
+from runners.workspace.git_remote import Git, GitFailed
+from runners.workspace.git_source import fetch_commit
 from runners.workspace.mirrors import SourceLimits, place_of
 from runners.workspace.source import Mirrors, parse_source
 from runners.workspace.store import Store
@@ -320,6 +322,27 @@ def test_a_damaged_mirror_is_built_anew(home: Path, work: Path) -> None:
     (place / "HEAD").unlink()
     assert "a.py" in read(Mirrors(home).open(source, base.commit, no_object), base.tree)
     assert [p.name for p in home.joinpath("mirrors").iterdir() if p.name.startswith((".new", ".old"))] == []
+
+
+def test_a_damaged_mirror_that_git_stumbles_over_is_built_anew(
+    home: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = parse_source(str(work), work)
+    base = Mirrors(home).resolve(source).base
+    place = home / "mirrors" / place_of(source)
+    for path in (place / "objects/pack").iterdir():
+        path.unlink()
+    fetched: list[Path] = []
+
+    def fetch(git: Git, location: str, commit: str, git_dir: Path) -> None:
+        fetched.append(git_dir)
+        if git_dir == place:
+            raise GitFailed("packfile does not match index")
+        fetch_commit(git, location, commit, git_dir)
+
+    monkeypatch.setattr("runners.workspace.mirrors.fetch_commit", fetch)
+    assert "a.py" in read(Mirrors(home).open(source, base.commit, no_object), base.tree)
+    assert len(fetched) == 2
 
 
 def test_a_mirror_that_breaks_while_it_is_used_can_be_discarded(mirrors: Mirrors, home: Path, work: Path) -> None:
