@@ -19,7 +19,7 @@ from patchyard.local.processes import SUPERVISOR, StackProcess, stack_processes
 from patchyard.local.standby import STANDBY
 
 
-def eventually(holds: Callable[[], object], timeout_seconds: float = 15) -> None:
+def eventually(holds: Callable[[], object], timeout_seconds: float = 60) -> None:
     """Returns when `holds` does; fails when it does not in time."""
     deadline = time.monotonic() + timeout_seconds
     while not holds():
