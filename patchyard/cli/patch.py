@@ -10,6 +10,7 @@ import typer
 from ledger.objects import get_object
 from patchyard.cli.console import ExitStatus, leave, say
 from patchyard.cli.opened import job_named, opened_ledger
+from patchyard.cli.units import state_words, stated_reason
 from patchyard.printable import printable
 
 
@@ -24,7 +25,7 @@ def command(
         found = job_named(db, job)
         patch = get_object(db, found.patch_sha256) if found.patch_sha256 else None
     if patch is None:
-        why = f"it is {found.state}" + (f" ({found.reason})" if found.reason else "")
+        why = f"it is {state_words(found.state)}" + (f" ({stated_reason(found.reason)})" if found.reason else "")
         say(f"patchyard: {printable(found.batch_name)}/{printable(found.key)} has no verified patch: {why}")
         leave(ExitStatus.NOT_ALL_DONE)
     sys.stdout.buffer.write(patch)

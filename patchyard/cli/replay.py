@@ -9,6 +9,7 @@ import typer
 from ledger.reads import find_batch, find_job
 from patchyard.cli.console import ExitStatus, leave, print_json, say
 from patchyard.cli.opened import opened_ledger
+from patchyard.cli.units import stated_reason
 from patchyard.cli.watch import watch_batch
 from patchyard.printable import printable
 from patchyard.replaying import end_was_decided, first_difference, replayed_job, submit_replay
@@ -38,8 +39,8 @@ def command(
         shown = None if difference is None else vars(difference)
         print_json({"job": name, "replay": batch.name, "same": difference is None, "difference": shown})
     elif difference is None:
-        decided = f"to the end ({again.state}, {again.reason})"
-        outside = f"up to where {original.reason} ended it"
+        decided = f"to the end ({again.state}, {stated_reason(str(again.reason))})"
+        outside = f"up to where {stated_reason(str(original.reason))} ended it"
         print(f"{name}: the replay is the same, head by head, {decided if end_was_decided(original) else outside}")
     else:
         print(f"{name}: the replay parts at {difference.at}: it was {difference.original}, now {difference.replayed}")

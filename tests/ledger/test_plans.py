@@ -22,6 +22,7 @@ from ledger.errors import BadInput
 from ledger.events import broken_links, read_events
 from ledger.migrate import migrate
 from ledger.reads import (
+    batch_account,
     batch_progress,
     find_batch,
     find_job,
@@ -146,6 +147,7 @@ def test_what_people_ask_for_reads_as_much_as_it_shows(ledger: Database, claims:
         "batch": lambda: find_batch(ledger, "now"),
         "batches": lambda: list_batches(ledger),
         "progress": lambda: batch_progress(ledger, batch.id),
+        "account": lambda: batch_account(ledger, batch.id),
         "unfinished": lambda: unfinished(ledger, batch.id),
         "job": lambda: find_job(ledger, "now/job-3"),
         "jobs": lambda: list_jobs(ledger, batch.id),
