@@ -22,6 +22,7 @@ from ledger.errors import BadInput, Unfit
 from ledger.probes import latest_probes
 from ledger.sandboxes import live_sandboxes
 from patchyard.backends import Chosen, choose_backend
+from patchyard.local.deletion import delete_home
 from patchyard.local.engine_choice import fits
 from patchyard.local.fitness import examine
 from patchyard.local.stack import ensure_up, stop
@@ -300,3 +301,4 @@ def test_a_stack_keeps_its_backend_until_it_is_told_otherwise(tmp_path: Path) ->
         assert said == []
     finally:
         assert not stop(settings)
+        assert delete_home(settings, said.append) == (), "pytest's folders are closed, so its data lie elsewhere"
