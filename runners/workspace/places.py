@@ -9,6 +9,7 @@ evicted at any time: who uses a mirror holds its use, shared with others, for as
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -148,6 +149,7 @@ class Places:
         return whole
 
     def _move_in(self, draft: Path, place: str, commit: str) -> Store:
+        _rename_packs(draft)
         self._move_out(place)
         draft.rename(self._folder / place)
         store = Store(self._folder / place)
@@ -160,6 +162,15 @@ class Places:
             del self._whole[key]
         if (old := set_aside(self._folder / place, self._folder)) is not None:
             delete(old)
+
+
+def _rename_packs(mirror: Path) -> None:
+    """Give the packs names that no pack has had. libgit2 keeps open packs by their paths, for all of a process: while
+    somebody there still had the damaged one that a new mirror replaces, the new one would be taken for it."""
+    for index in (mirror / "objects" / "pack").glob("*.idx"):
+        name = f"pack-{secrets.token_hex(20)}"
+        for file in index.parent.glob(f"{index.stem}.*"):
+            file.rename(file.with_name(name + file.suffix))
 
 
 def _built(mirror: Path) -> _Built:
