@@ -100,7 +100,7 @@ def fair_shares(batches: list[OpenBatch], places: int) -> dict[int, int]:
 
 
 def active_jobs(db: Database) -> int:
-    """Jobs that were admitted and have not ended."""
+    """Jobs that were admitted and have not ended, without those of paused batches."""
     return int(db.run("count_active")[0]["active"])
 
 

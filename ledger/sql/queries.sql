@@ -69,7 +69,10 @@ WHERE b.finished_at IS NULL
   AND NOT EXISTS (SELECT FROM ledger.jobs j WHERE j.batch_id = b.id AND j.finished_at IS NULL)
 
 -- name: count_active
-SELECT count(*) AS active FROM ledger.jobs WHERE admitted_at IS NOT NULL AND finished_at IS NULL
+-- Those of paused batches do nothing and take nobody's place.
+SELECT count(*) AS active FROM ledger.jobs
+WHERE admitted_at IS NOT NULL AND finished_at IS NULL
+  AND batch_id NOT IN (SELECT id FROM ledger.batches WHERE paused_at IS NOT NULL)
 
 -- name: admit
 SELECT * FROM ledger.admit(%(batch)s, %(amount)s)

@@ -80,6 +80,20 @@ def test_jobs_that_were_never_admitted_stay_so(database: Database) -> None:
     assert len(admit_jobs(database, capacity=2)) == 1
 
 
+def test_a_paused_batch_takes_nobodys_place(database: Database) -> None:
+    for name in ("paused", "other"):
+        submit_batch(database, BatchSpec(name=name), [job_spec(f"j{number}") for number in range(3)])
+    batch = find_batch(database, "paused").id
+    assert len(admit_jobs(database, capacity=3)) == 3
+    request_cancel(database, by="me", batch_id=find_batch(database, "other").id)
+    submit_batch(database, BatchSpec(name="third"), [job_spec(f"j{number}") for number in range(3)])
+    admit_jobs(database, capacity=3)
+    pause_batch(database, batch, by="me")
+    pause_batch(database, find_batch(database, "third").id, by="me")
+    submit_batch(database, BatchSpec(name="urgent"), [job_spec("j")])
+    assert len(admit_jobs(database, capacity=3)) == 1
+
+
 def test_the_clock_stands_still(database: Database, claimed: Callable[..., Claim]) -> None:
     claim = claimed()
     offer = complete_step(database, claim, TURN)
