@@ -34,6 +34,15 @@ jobs:
     repo: repo
     issue: It adds where it should subtract.
 """
+HEAD = BATCH.split("jobs:")[0]
+TABLES = ("batches", "jobs", "agents", "accounts", "steps", "objects", "events", "chains")
+
+
+def rows(db) -> dict[str, int]:
+    """How many rows each table has."""
+    with db.transaction() as connection:
+        counted = {t: connection.execute(f"SELECT count(*) AS n FROM ledger.{t}").fetchone() for t in TABLES}  # noqa: S608
+    return {table: found["n"] for table, found in counted.items()}
 
 
 @dataclass
