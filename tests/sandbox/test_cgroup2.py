@@ -88,7 +88,8 @@ def test_whoever_flees_stays_in_the_cgroup_and_dies_with_it(real: Cgroups, below
     assert process.pid in alive
     assert real.names() == {"one"}
     assert real.remove("one", 10)
-    assert process.wait(10) == -signal.SIGKILL
+    # The shell may see its child killed, and end by itself, before it is its turn.
+    assert process.wait(10) in (-signal.SIGKILL, 128 + signal.SIGKILL)
     assert real.folders("one") == []
     assert [pid for pid in alive if _lives(pid)] == []
 
