@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from ledger.errors import BadInput
 from ledger.records.budget import Amounts, Budget
@@ -25,13 +26,9 @@ def more_budget(given: Sequence[str], option: str) -> tuple[Amounts, int]:
                 remedy=f"did you mean {near[0]}?" if near else f"use one of {', '.join(Budget.model_fields)}",
             )
         added[name] = added.get(name, 0) + _amount(name, text if equals else "", option)
-    whole = {name: int(amount) for name, amount in added.items() if name in Amounts.model_fields}
-    amounts = Amounts(
-        **whole,
-        cost_microusd=round(added.get("cost_usd", 0) * 1_000_000),
-        sandbox_ms=round(added.get("sandbox_seconds", 0) * 1_000),
-    )
-    return amounts, round(added.get("wall_seconds", 0) * 1_000)
+    stated: dict[str, Any] = dict.fromkeys(Budget.model_fields, 0) | added
+    more = Budget.model_construct(**stated)
+    return more.amounts(), round(more.wall_seconds * 1_000)
 
 
 def _amount(name: str, text: str, option: str) -> float:

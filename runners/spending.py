@@ -25,7 +25,8 @@ class OutOfBudget(Permanent):
     def __init__(self, reason: Reason) -> None:
         """`reason` is budget:sandbox_ms or budget:deadline."""
         self.reason: Reason = reason
-        super().__init__(f"the command was cut short by the job's {reason.removeprefix('budget:')}")
+        what = "deadline" if reason == "budget:deadline" else "sandbox_seconds"
+        super().__init__(f"the command was cut short by the job's {what}")
 
 
 @dataclass(frozen=True)
