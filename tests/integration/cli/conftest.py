@@ -35,6 +35,7 @@ jobs:
     issue: It adds where it should subtract.
 """
 HEAD = BATCH.split("jobs:")[0]
+ONE = "jobs:\n  - id: one\n    repo: repo\n    issue: x\n"
 TABLES = ("batches", "jobs", "agents", "accounts", "steps", "objects", "events", "chains")
 
 

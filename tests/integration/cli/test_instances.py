@@ -11,8 +11,7 @@ import pytest
 
 from ledger.objects import get_object
 from ledger.reads import find_job
-from tests.integration.cli.conftest import git
-from tests.integration.cli.test_submit import rows
+from tests.integration.cli.conftest import git, rows
 
 HEAD = """\
 name: swe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.cli.test_submit import HEAD, ONE, rows
+from tests.integration.cli.conftest import HEAD, ONE, rows
 
 SECRET = "gh0_s3cr3t"
 DIGEST = "#sha256=" + "0" * 64

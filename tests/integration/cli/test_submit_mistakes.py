@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from ledger.reads import find_job
-from tests.integration.cli.conftest import HEAD, rows
-
-ONE = "jobs:\n  - id: one\n    repo: repo\n    issue: x\n"
+from tests.integration.cli.conftest import HEAD, ONE, rows
 
 BAD = {
     "unknown field": (HEAD + ONE + "    isue: y\n", "batch.yaml:10: unknown field isue; did you mean 'issue'?"),
